@@ -1,0 +1,197 @@
+"""What decides how llama.cpp is compiled, and under which name the wheel is kept. Nothing is compiled here."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+LOCK = "llama-cpp-python==0.3.36 \\\n    --hash=sha256:" + "8" * 64 + "\n"
+
+
+def macros(gcc: str = "12.2", arch: str = "x86_64", **more: str) -> dict[str, str]:
+    major, minor = gcc.split(".")
+    return {"__GNUC__": major, "__GNUC_MINOR__": minor, f"__{arch}__": "1", **more}
+
+
+CLANG = {"__clang__": "1", "__clang_major__": "17", "__clang_minor__": "0"}
+
+
+@pytest.mark.parametrize(
+    ("gcc", "broken"),
+    [
+        ("9.4", True),
+        ("11.5", True),
+        ("12.2", True),
+        ("12.3", True),
+        ("12.4", False),
+        ("12.5", False),
+        ("13.0", True),
+        ("13.2", True),
+        ("13.3", False),
+        ("14.0", False),
+        ("15.1", False),
+    ],
+)
+def test_which_gcc_drops_amx_stores(install: Any, gcc: str, broken: bool) -> None:
+    assert install.Compiler("gcc", "g++", macros(gcc)).drops_amx_stores is broken
+
+
+def test_clang_and_other_processors_keep_their_stores(install: Any) -> None:
+    clang = install.Compiler("clang", "clang++", macros("4.2", **CLANG))
+    assert (clang.name, clang.drops_amx_stores) == ("clang17.0", False)
+    assert not install.Compiler("gcc", "g++", macros("12.2", "aarch64")).drops_amx_stores
+
+
+def test_user_flags_stay_and_have_the_last_word(install: Any) -> None:
+    env = {"CXXFLAGS": "-g", "CMAKE_ARGS": "-DGGML_NATIVE=OFF", "HOME": "/home/someone"}
+    made = install.recipe(LOCK, install.Compiler("gcc-12", "g++-12", macros()), env)
+    assert made.flags["CXXFLAGS"] == "-g -fno-tree-dse -fno-dse"
+    assert made.flags["CMAKE_ARGS"] == "-DLLAVA_BUILD=OFF -DGGML_NATIVE=OFF"
+
+    building = made.environment(env, Path("/some where/hook.cmake"))
+    assert building["CMAKE_ARGS"].startswith("'-DCMAKE_PROJECT_llama_cpp_INCLUDE=/some where/hook.cmake' -DLLAVA")
+    assert (building["CC"], building["CXX"], building["HOME"]) == ("gcc-12", "g++-12", "/home/someone")
+    assert "CFLAGS" not in building
+
+
+def test_a_good_compiler_gets_no_flags(install: Any) -> None:
+    assert install.recipe(LOCK, install.Compiler("gcc", "g++", macros("14.2")), {}).flags["CXXFLAGS"] == ""
+
+
+def test_a_backend_brings_its_own_flags(install: Any) -> None:
+    compiler = install.Compiler("gcc", "g++", macros("14.2"))
+    made = install.recipe(LOCK, compiler, {}, backend=["-DGGML_CUDA=ON"])
+    assert made.flags["CMAKE_ARGS"] == "-DGGML_CUDA=ON"
+
+
+def changed_compiler(**more: str) -> Callable[[Any], Any]:
+    return lambda made: replace(made, compiler=replace(made.compiler, macros={**made.compiler.macros, **more}))
+
+
+def changed_flag(name: str) -> Callable[[Any], Any]:
+    return lambda made: replace(made, flags={**made.flags, name: "-something"})
+
+
+CHANGES = {
+    "compiler": changed_compiler(__GNUC_MINOR__="3"),
+    "C compiler": lambda made: replace(made, compiler=replace(made.compiler, cc="clang")),
+    "its patch level": changed_compiler(__VERSION__='"12.2.1"'),
+    "processor": changed_compiler(__AMX_INT8__="1"),
+    "version": lambda made: replace(made, lock=LOCK.replace("0.3.36", "0.3.37")),
+    "source": lambda made: replace(made, lock=LOCK.replace("8" * 64, "9" * 64)),
+    **{name: changed_flag(name) for name in ("CFLAGS", "CXXFLAGS", "LDFLAGS", "CMAKE_ARGS")},
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_every_ingredient_changes_the_key(install: Any, change: Callable[[Any], Any]) -> None:
+    made = install.recipe(LOCK, install.Compiler("gcc", "g++", macros()), {})
+    assert made.key.startswith("0.3.36-gcc12.2-")
+    assert made.key == install.recipe(LOCK, install.Compiler("gcc", "g++", macros()), {"HOME": "/elsewhere"}).key
+    assert change(made).key != made.key
+
+
+def test_the_platform_and_its_c_library_change_the_key(install: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = install.recipe(LOCK, install.Compiler("gcc", "g++", macros()), {})
+    keys = {made.key}
+    monkeypatch.setattr(install.platform, "libc_ver", lambda: ("glibc", "1.0"))
+    keys.add(made.key)
+    monkeypatch.setattr(install.platform, "machine", lambda: "sparc")
+    keys.add(made.key)
+    assert len(keys) == 3
+
+
+def test_the_build_takes_only_the_locked_source_and_no_cached_wheel(install: Any) -> None:
+    command = install.build_command(Path("/venv/bin/python"), Path("/out"))
+    assert command[:5] == ["/venv/bin/python", "-m", "pip", "wheel", "-v"]
+    assert {"--no-cache-dir", "--no-build-isolation", "--require-hashes", "--no-deps"} < set(command)
+    assert command[-4:] == ["-r", str(install.LOCKS / "llama.lock"), "-w", "/out"]
+
+
+def test_no_compiler_says_how_to_get_one(install: Any, tmp_path: Path) -> None:
+    with pytest.raises(install.Failure, match="apt install g"):
+        install.find_compiler({"PATH": str(tmp_path)})
+    with pytest.raises(install.Failure, match="apt install g"):
+        install.find_compiler({"PATH": os.defpath, "CC": "cc", "CXX": str(tmp_path / "none")})
+
+
+def test_no_venv_module_says_how_to_get_it(install: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(install.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(install.Failure, match="python3-venv"):
+        install.make_venv(tmp_path / "venv")
+
+
+@pytest.mark.parametrize(
+    ("env", "store"),
+    [
+        ({"SEGUE_CACHE": "/a", "XDG_CACHE_HOME": "/b"}, Path("/a/wheels")),
+        ({"XDG_CACHE_HOME": "/b"}, Path("/b/segue/wheels")),
+        ({}, Path.home() / ".cache/segue/wheels"),
+    ],
+)
+def test_where_wheels_are_kept(install: Any, env: dict[str, str], store: Path) -> None:
+    assert install.wheel_store(env) == store
+
+
+def stand_in(install: Any, monkeypatch: pytest.MonkeyPatch, program: str) -> None:
+    """A build that takes no time: `program` runs in place of pip, in no virtual environment."""
+    monkeypatch.setattr(install, "make_venv", lambda folder: Path(sys.executable))
+    monkeypatch.setattr(install, "pip", lambda *arguments: None)
+    monkeypatch.setattr(install, "build_command", lambda python, into: [str(python), "-c", program, str(into)])
+
+
+WHEEL = """
+import pathlib, sys
+pathlib.Path(sys.argv[1]).mkdir()
+(pathlib.Path(sys.argv[1]) / "llama.whl").touch()
+print("  [1/2] g++"); print("  [2/2] g++")
+"""
+
+
+def test_a_wheel_is_built_once(install: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = install.recipe(LOCK, install.Compiler("gcc", "g++", macros()), {})
+    (tmp_path / ".build-killed").mkdir()
+    stand_in(install, monkeypatch, WHEEL)
+    monkeypatch.setattr(install, "check_loads", lambda wheel, folder: None)
+    wheel = install.wheel_for(made, tmp_path)
+    assert wheel == tmp_path / made.key / "llama.whl"
+
+    stand_in(install, monkeypatch, "raise SystemExit('built again')")
+    assert install.wheel_for(made, tmp_path) == wheel
+    assert sorted(path.name for path in tmp_path.iterdir()) == [made.key, f"{made.key}.log"]
+
+
+def test_a_failed_build_leaves_its_log_and_no_wheel(
+    install: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = install.recipe(LOCK, install.Compiler("gcc", "g++", macros()), {})
+    stand_in(install, monkeypatch, "print('sampler.cpp:3: error: no such luck'); raise SystemExit(1)")
+    with pytest.raises(install.Failure, match=r"no such luck\n.*\.log"):
+        install.wheel_for(made, tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == [f"{made.key}.log"]
+
+
+def test_a_library_that_does_not_load_stays_out(install: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = install.recipe(LOCK, install.Compiler("gcc", "g++", macros()), {})
+    program = WHEEL.replace(
+        '(pathlib.Path(sys.argv[1]) / "llama.whl").touch()',
+        "import zipfile; zipfile.ZipFile(sys.argv[1] + '/llama.whl', 'w').writestr('libllama.so', 'no library')",
+    )
+    stand_in(install, monkeypatch, program)
+    with pytest.raises(install.Failure, match="does not load"):
+        install.wheel_for(made, tmp_path)
+    assert not (tmp_path / made.key).exists()
+
+
+@pytest.mark.parametrize("name", ["install", "get_model"])
+def test_an_older_python_is_told_so(install: Any, name: str) -> None:
+    path = str(install.ROOT / "scripts" / name)
+    program = f"import sys, runpy; sys.version_info = (3, 9, 2, 'final', 0); runpy.run_path({path!r})"
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert run.returncode == 1
+    assert run.stderr.startswith("segue needs Python 3.11 or newer")
