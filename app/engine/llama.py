@@ -1,0 +1,294 @@
+"""llama.cpp, through llama_cpp's raw functions. The only module that imports llama_cpp.
+
+Owns the model, its vocabulary, and the context with its KV cache. Refuses to know who asks: it reads chunks into
+slots and hands back logits. Arrays of a batch are filled through numpy, since a call through ctypes costs a
+microsecond and a batch has hundreds of numbers.
+"""
+
+import ctypes
+import hashlib
+import logging
+import os
+from collections import deque
+from collections.abc import Callable
+from collections.abc import Sequence as Ordered
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import llama_cpp
+import numpy as np
+from numpy.typing import NDArray
+
+from app.engine.backend import Chunk, Limits
+from app.errors import GenerationFailed, ModelError, NoRoom
+
+logger = logging.getLogger("segue.llama")
+
+MAX_SLOTS = 256
+"""LLAMA_MAX_SEQ, which the library does not export."""
+
+_LEVELS = {1: logging.DEBUG, 2: logging.DEBUG, 3: logging.INFO, 4: logging.WARNING}
+_complaints: deque[str] = deque(["it gave no reason"], maxlen=1)
+
+
+@llama_cpp.llama_log_callback  # type: ignore[untyped-decorator]
+def _forward_log(level: int, text: bytes, _: object) -> None:
+    """Hand llama.cpp's log lines to Python's logging, and keep the last error for the message of a failed load."""
+    line = text.decode("utf-8", "replace").strip()
+    if level >= 4 and level != 5:
+        _complaints.append(line)
+    if line.strip("."):
+        logger.log(_LEVELS.get(level, logging.DEBUG), "%s", line)
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """What a context is made for. n_context: tokens of one sequence; n_cells: of all together."""
+
+    n_context: int
+    n_cells: int
+    n_slots: int
+    n_batch: int
+    n_rows: int
+    n_threads: int
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFacts:
+    """What the file says of itself. n_bytes: size of the weights; quantisation: as llama.cpp names it."""
+
+    architecture: str
+    n_vocab: int
+    n_params: int
+    n_bytes: int
+    n_context_trained: int
+    quantisation: str
+
+
+class LlamaVocabulary:
+    """The tokens of a model; fulfils `Vocabulary`. llama.cpp's tokenizer calls may run in any thread."""
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+        self._vocab = vocab = llama_cpp.llama_model_get_vocab(model.handle)
+        self.n_tokens: int = llama_cpp.llama_vocab_n_tokens(vocab)
+        self.bos = _token_or_none(llama_cpp.llama_vocab_bos(vocab))
+        self.eos = _token_or_none(llama_cpp.llama_vocab_eos(vocab))
+        self.adds_bos: bool = llama_cpp.llama_vocab_get_add_bos(vocab) and self.bos is not None
+        is_sentencepiece = llama_cpp.llama_vocab_type(vocab) == llama_cpp.LLAMA_VOCAB_TYPE_SPM
+        self.adds_space = is_sentencepiece and model.metadata("tokenizer.ggml.add_space_prefix") != "false"
+        self.end_tokens = frozenset(t for t in range(self.n_tokens) if llama_cpp.llama_vocab_is_eog(vocab, t))
+        self._pieces: dict[int, bytes] = {}
+        self._buffer_size = 64
+
+    def tokenize(self, text: str, parse_special: bool = True) -> list[int]:
+        """The tokens of a text. Raises UnicodeEncodeError where it holds a lone surrogate."""
+        data = text.encode()
+        size = len(data) + 2
+        tokens = np.empty(size, np.int32)
+        at = tokens.ctypes.data_as(llama_cpp.llama_token_p)
+        n_tokens = llama_cpp.llama_tokenize(self._vocab, data, len(data), at, size, False, parse_special)
+        if n_tokens < 0:
+            raise GenerationFailed(f"the tokenizer wants {-n_tokens} tokens for {len(data)} bytes")
+        result: list[int] = tokens[:n_tokens].tolist()
+        return result
+
+    def is_special(self, token: int) -> bool:
+        """Whether a token stands for no text: control tokens, and the unknown one."""
+        attributes = llama_cpp.llama_vocab_get_attr(self._vocab, token)
+        special = llama_cpp.LLAMA_TOKEN_ATTR_CONTROL | llama_cpp.LLAMA_TOKEN_ATTR_UNKNOWN
+        return bool(attributes & special)
+
+    def piece(self, token: int) -> bytes:
+        """The text bytes that a token prints; b"" for special tokens."""
+        piece = self._pieces.get(token)
+        if piece is None:
+            piece = self._pieces[token] = b"" if self.is_special(token) else self.name(token)
+        return piece
+
+    def name(self, token: int) -> bytes:
+        """As `piece`; a special token's name."""
+        buffer = ctypes.create_string_buffer(self._buffer_size)
+        size = llama_cpp.llama_token_to_piece(self._vocab, token, buffer, len(buffer), 0, True)
+        if size < 0:
+            self._buffer_size = -size
+            return self.name(token)
+        return buffer.raw[:size]
+
+
+def _token_or_none(token: int) -> int | None:
+    return token if token >= 0 else None
+
+
+class LlamaModel:
+    """A GGUF file in memory: weights and vocabulary."""
+
+    def __init__(self, path: Path, n_gpu_layers: int | None, progress: Callable[[float], None] | None = None) -> None:
+        """Load a file. n_gpu_layers: None for all that the build can offload. progress: called with 0..1.
+
+        Raises ModelError where there is no such file, or llama.cpp cannot load it.
+        """
+        if not path.is_file():
+            raise ModelError(f"{path}: there is no such model file.")
+        self.path = path
+        llama_cpp.llama_log_set(_forward_log, None)
+        llama_cpp.llama_backend_init()
+        self.offloads: bool = llama_cpp.llama_supports_gpu_offload()
+        params = llama_cpp.llama_model_default_params()
+        params.n_gpu_layers = -1 if n_gpu_layers is None else n_gpu_layers
+        report = llama_cpp.llama_progress_callback(lambda done, _: (progress and progress(done)) or True)
+        params.progress_callback = report
+        self.handle = llama_cpp.llama_model_load_from_file(os.fsencode(path), params)
+        if not self.handle:
+            raise ModelError(f"{path}: llama.cpp cannot load this file: {_complaints[-1]}.")
+        self.vocabulary = LlamaVocabulary(self)
+
+    def metadata(self, key: str) -> str | None:
+        """A value of the GGUF's metadata, as text."""
+        buffer = ctypes.create_string_buffer(1024)
+        size = llama_cpp.llama_model_meta_val_str(self.handle, key.encode(), buffer, len(buffer))
+        return buffer.value.decode("utf-8", "replace") if size >= 0 else None
+
+    @cached_property
+    def facts(self) -> ModelFacts:
+        handle = self.handle
+        name = llama_cpp.llama_ftype_name(llama_cpp.llama_model_ftype(handle))
+        return ModelFacts(
+            architecture=self.metadata("general.architecture") or "unknown",
+            n_vocab=self.vocabulary.n_tokens,
+            n_params=llama_cpp.llama_model_n_params(handle),
+            n_bytes=llama_cpp.llama_model_size(handle),
+            n_context_trained=llama_cpp.llama_model_n_ctx_train(handle),
+            quantisation=name.decode() if name else "unknown",
+        )
+
+    @property
+    def device(self) -> str:
+        return "GPU where it fits" if self.offloads else "CPU"
+
+    @cached_property
+    def digest(self) -> bytes:
+        """Changes with the file's content, its name aside, and with llama.cpp's build.
+
+        Of the file its size and 256 blocks of it count, evenly spread, the first (the metadata) among them: reading
+        forty gigabytes at each start would be no service.
+        """
+        digest = hashlib.sha256(llama_cpp.llama_print_system_info())
+        digest.update(llama_cpp.__version__.encode())
+        size, block = self.path.stat().st_size, 1 << 16
+        digest.update(str(size).encode())
+        with self.path.open("rb") as file:
+            for i in range(256):
+                file.seek(max(size - block, 0) * i // 255)
+                digest.update(file.read(block))
+        return digest.digest()
+
+    def close(self) -> None:
+        if self.handle:
+            llama_cpp.llama_model_free(self.handle)
+            self.handle = None
+
+
+class LlamaBackend:
+    """A context over a model; fulfils `Backend`. One thread at a time.
+
+    The KV cache is unified: slots that fork share cells, at no cost. Sliding-window layers keep all cells, so that
+    any prefix can be forked from.
+    """
+
+    def __init__(self, model: LlamaModel, sizes: Sizes) -> None:
+        """Raises ModelError where the context does not fit into memory."""
+        params = llama_cpp.llama_context_default_params()
+        params.n_ctx = sizes.n_cells
+        params.n_batch = params.n_ubatch = sizes.n_batch
+        params.n_seq_max = sizes.n_slots
+        params.n_outputs_max = params.n_outputs_max_per_seq = sizes.n_rows
+        params.n_threads = params.n_threads_batch = sizes.n_threads
+        params.kv_unified = params.swa_full = params.no_perf = True
+        self._model = model
+        self._context = llama_cpp.llama_init_from_model(model.handle, params)
+        if not self._context:
+            remedy = "try a smaller --cache-size or --ctx-size"
+            raise ModelError(f"{model.path}: no context of {sizes.n_cells} cells: {_complaints[-1]}; {remedy}.")
+        self._memory = llama_cpp.llama_get_memory(self._context)
+        self._batch = _Batch(sizes.n_batch)
+        self.limits = Limits(
+            n_vocab=model.vocabulary.n_tokens,
+            n_context=sizes.n_context,
+            n_cells=sizes.n_cells,
+            n_slots=sizes.n_slots,
+            n_batch=sizes.n_batch,
+            n_rows=sizes.n_rows,
+        )
+
+    def piece(self, token: int) -> bytes:
+        """The text bytes that a token prints; b"" for special tokens."""
+        return self._model.vocabulary.piece(token)
+
+    def decode(self, chunks: Ordered[Chunk]) -> NDArray[np.float32]:
+        """Read the chunks in one pass; see `Backend.decode`."""
+        n_rows = self._batch.fill(chunks)
+        # More rows than the context was made for would abort the process.
+        assert n_rows <= self.limits.n_rows, f"{n_rows} rows in a context for {self.limits.n_rows}"
+        status = llama_cpp.llama_decode(self._context, self._batch.struct)
+        if status == 1:
+            raise NoRoom("llama_decode found no free cells")
+        if status:
+            raise GenerationFailed(f"llama_decode answered {status}")
+        if not n_rows:
+            return np.empty((0, self.limits.n_vocab), np.float32)
+        return np.ctypeslib.as_array(llama_cpp.llama_get_logits(self._context), (n_rows, self.limits.n_vocab))
+
+    def fork(self, source: int, target: int, n_tokens: int) -> None:
+        """Let the empty slot `target` share the first `n_tokens` cells of `source`."""
+        llama_cpp.llama_memory_seq_cp(self._memory, source, target, 0, n_tokens)
+
+    def drop(self, slot: int) -> None:
+        """Empty a slot."""
+        llama_cpp.llama_memory_seq_rm(self._memory, slot, -1, -1)
+
+    def close(self) -> None:
+        """Free the context, then the model."""
+        if self._context:
+            llama_cpp.llama_free(self._context)
+            self._context = None
+            self._model.close()
+
+
+class _Batch:
+    """A llama_batch whose arrays are numpy's: one sequence id a token."""
+
+    def __init__(self, n_batch: int) -> None:
+        self._tokens = np.zeros(n_batch, np.int32)
+        self._positions = np.zeros(n_batch, np.int32)
+        self._slots = np.zeros(n_batch, np.int32)
+        self._wants = np.zeros(n_batch, np.int8)
+        self._n_slots = np.ones(n_batch, np.int32)
+        self._slot_pointers = self._slots.ctypes.data + self._slots.itemsize * np.arange(n_batch, dtype=np.uintp)
+        self.struct = llama_cpp.llama_batch()
+        arrays: dict[str, NDArray[Any]] = {
+            "token": self._tokens,
+            "pos": self._positions,
+            "n_seq_id": self._n_slots,
+            "seq_id": self._slot_pointers,
+            "logits": self._wants,
+        }
+        kinds: dict[str, Any] = {name: kind for name, kind, *_ in llama_cpp.llama_batch._fields_}
+        for name, array in arrays.items():
+            setattr(self.struct, name, array.ctypes.data_as(kinds[name]))
+
+    def fill(self, chunks: Ordered[Chunk]) -> int:
+        """Lay the chunks one after another; returns how many rows they want."""
+        end = n_rows = 0
+        for slot, start, tokens, n_wanted in chunks:
+            begin, end = end, end + len(tokens)
+            self._tokens[begin:end] = tokens
+            self._positions[begin:end] = np.arange(start, start + len(tokens))
+            self._slots[begin:end] = slot
+            self._wants[begin:end] = 0
+            self._wants[end - n_wanted : end] = 1
+            n_rows += n_wanted
+        self.struct.n_tokens = end
+        return n_rows

@@ -1,0 +1,148 @@
+"""What runs: the candidates of a job, their positions, their text and their end.
+
+Owns a candidate's tokens from the first to the last; refuses to know where its cells lie beyond the slot's number,
+and how its tokens are chosen.
+"""
+
+from collections import deque
+from collections.abc import Hashable
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.engine.events import Delta, Event, Finished, FinishReason, Score, Token
+from app.engine.params import Job
+from app.engine.sampler import History, generator
+from app.engine.text import Stops, Transcript
+
+
+class Family:
+    """The candidates of one job, and what they share.
+
+    owner: whoever submitted the job. index: the job's number among its owner's. entropy: what the candidates'
+    generators derive from. trunk: a slot that holds the prompt while candidates wait to fork from it.
+    """
+
+    __slots__ = (
+        "entropy",
+        "index",
+        "is_read",
+        "job",
+        "n_unfinished",
+        "n_unforked",
+        "owner",
+        "scores",
+        "stops",
+        "trunk",
+    )
+
+    def __init__(self, owner: Hashable, index: int, job: Job, entropy: int) -> None:
+        self.owner = owner
+        self.index = index
+        self.job = job
+        self.entropy = entropy
+        self.stops = Stops(job.stops)
+        self.scores: list[Score] = []
+        self.is_read = False
+        self.trunk: int | None = None
+        self.n_unforked = 0
+        self.n_unfinished = job.n_candidates
+
+
+class _Held(NamedTuple):
+    token: Token
+    end: int
+
+
+class Sequence:
+    """One candidate. `n_computed` of its tokens are in the cells of `slot`; without a slot, none are."""
+
+    def __init__(self, family: Family, candidate: int) -> None:
+        job = family.job
+        self.family = family
+        self.candidate = candidate
+        self.slot: int | None = None
+        self.n_computed = 0
+        self.generated: list[int] = []
+        self.sum_logprob = 0.0
+        self.has_run = False
+        self.is_finished = False
+        self.rng = generator(family.entropy, candidate)
+        self.history = History(job.prompt) if job.sampling.penalises else None
+        self._transcript = Transcript(family.stops)
+        self._held: deque[_Held] = deque()
+
+    @property
+    def job(self) -> Job:
+        return self.family.job
+
+    @property
+    def n_pending(self) -> int:
+        """Tokens that the model has yet to read before this sequence can go on."""
+        return self.job.n_needed + len(self.generated) - self.n_computed
+
+    @property
+    def next_row(self) -> int:
+        """Position of the first token after which logits are needed."""
+        job, n_scored = self.job, len(self.family.scores)
+        if job.score_from is not None and job.score_from + n_scored < len(job.prompt):
+            return job.score_from + n_scored - 1
+        return len(job.prompt) + len(self.generated) - 1
+
+    def tokens(self, start: int, stop: int) -> NDArray[np.int32]:
+        """Tokens at positions start..stop-1, prompt and completion as one text."""
+        n_prompt = len(self.job.prompt)
+        if stop <= n_prompt:
+            return self.job.prompt[start:stop]
+        generated = np.array(self.generated[max(start - n_prompt, 0) : stop - n_prompt], np.int32)
+        return generated if start >= n_prompt else np.concatenate([self.job.prompt[start:], generated])
+
+    def append(self, token: int, score: Score | None, piece: bytes) -> list[Event]:
+        """Take a sampled token, `piece` being the text bytes that it prints; returns what became certain by it."""
+        self.generated.append(token)
+        if self.history:
+            self.history.add(token)
+        if score:
+            self.sum_logprob += score.logprob
+        reported = Token(token, 0, score if self.job.n_top is not None else None)
+        if token in self.job.end_tokens:
+            return [self.finish(FinishReason.STOP, reported)]
+        return self._say(reported, piece)
+
+    def _say(self, token: Token, piece: bytes) -> list[Event]:
+        transcript = self._transcript
+        text = transcript.push(piece, search=len(self.generated) > self.job.min_tokens)
+        token.offset = transcript.start
+        self._held.append(_Held(token, transcript.n_begun))
+        tokens = self._release()
+        events: list[Event] = []
+        if text or tokens:
+            events.append(self._delta(text, tokens))
+        if transcript.stopped:
+            self._held.clear()
+            events.append(self.finish(FinishReason.STOP))
+        elif len(self.generated) >= self.job.max_tokens:
+            events.append(self.finish(FinishReason.LENGTH))
+        return events
+
+    def _release(self) -> list[Token]:
+        """The tokens of which some text has been shown, or that print none before what is still held back."""
+        released, n_shown = [], self._transcript.n_shown
+        while self._held and (self._held[0].end <= n_shown or self._held[0].token.offset < n_shown):
+            released.append(self._held.popleft().token)
+        return released if self.job.reports else []
+
+    def _delta(self, text: str, tokens: list[Token]) -> Delta:
+        return Delta(self.family.index, self.candidate, text, tokens, len(self.generated))
+
+    def finish(self, reason: FinishReason, end: Token | None = None) -> Finished:
+        """End here, with the end token that was drawn, if one was."""
+        self.is_finished = True
+        self.family.n_unfinished -= 1
+        text = self._transcript.finish()
+        tokens = [held.token for held in self._held] if self.job.reports else []
+        if end and self.job.reports:
+            end.offset = self._transcript.n_chars
+            tokens.append(end)
+        return Finished(self.family.index, self.candidate, text, tokens, reason, len(self.generated), self.sum_logprob)

@@ -1,0 +1,137 @@
+"""Bytes to text to stop strings, for one sequence at a time.
+
+Owns what may be shown already: a tail that is part of a character, or may begin a stop string, is held back.
+Refuses to know tokens' ids, and why a sequence ends otherwise.
+"""
+
+from codecs import getincrementaldecoder
+from collections import deque
+from collections.abc import Iterable
+
+_decoder = getincrementaldecoder("utf-8")
+
+
+class Stops:
+    """The stop strings of a job as one automaton, shared by its candidates. Immutable.
+
+    A state is the longest tail of the text that begins some stop string. After Aho and Corasick, "Efficient string
+    matching" (CACM 18, 1975).
+    """
+
+    __slots__ = ("_fail", "_goto", "depth", "matched")
+
+    def __init__(self, strings: Iterable[str]) -> None:
+        self._goto: list[dict[str, int]] = [{}]
+        self._fail = [0]
+        self.depth = [0]
+        """Length of the tail that a state stands for."""
+        self.matched = [0]
+        """Length of the longest stop string that ends in a state; 0: none does."""
+        for string in strings:
+            self._add(string)
+        self._link()
+
+    def _add(self, string: str) -> None:
+        state = 0
+        for char in string:
+            if char not in self._goto[state]:
+                self._goto[state][char] = len(self._goto)
+                self._goto.append({})
+                self._fail.append(0)
+                self.depth.append(self.depth[state] + 1)
+                self.matched.append(0)
+            state = self._goto[state][char]
+        self.matched[state] = len(string)
+
+    def _link(self) -> None:
+        queue = deque(self._goto[0].values())
+        while queue:
+            state = queue.popleft()
+            self.matched[state] = self.matched[state] or self.matched[self._fail[state]]
+            for char, child in self._goto[state].items():
+                self._fail[child] = self.step(self._fail[state], char)
+                queue.append(child)
+
+    def __bool__(self) -> bool:
+        return len(self._goto) > 1
+
+    def step(self, state: int, char: str) -> int:
+        """The state after `char`."""
+        while state and char not in self._goto[state]:
+            state = self._fail[state]
+        return self._goto[state].get(char, 0)
+
+
+NO_STOPS = Stops(())
+
+
+class Transcript:
+    """The text of one sequence, from the bytes of its tokens.
+
+    `push` takes a token's bytes and returns the text that has become certain; `finish` returns the rest. Bytes are
+    decoded together: an invalid one becomes U+FFFD, an incomplete character at the end is dropped.
+    """
+
+    __slots__ = ("_bytes", "_held", "_state", "_stops", "n_chars", "n_shown", "start", "stopped")
+
+    def __init__(self, stops: Stops = NO_STOPS) -> None:
+        self._bytes = _decoder("replace")
+        self._held = ""
+        self._state = 0
+        self._stops = stops
+        self.n_chars = 0
+        """Whole characters so far."""
+        self.n_shown = 0
+        """Characters returned so far."""
+        self.start = 0
+        """Code point at which the last pushed token begins."""
+        self.stopped = False
+        """A stop string has matched; the text ends before it."""
+
+    @property
+    def _pending(self) -> bytes:
+        return self._bytes.getstate()[0]
+
+    @property
+    def n_begun(self) -> int:
+        """Characters so far, one that is still incomplete included."""
+        return self.n_chars + bool(self._pending)
+
+    def push(self, piece: bytes, search: bool = True) -> str:
+        """Add a token's bytes; with `search` off its text is neither matched nor held back."""
+        self.start = self.n_chars + (self._broken(piece[:1]) if self._pending and piece else 0)
+        text = self._bytes.decode(piece)
+        self.n_chars += len(text)
+        if self._stops and search:
+            text = self._match(text)
+        self.n_shown += len(text)
+        return text
+
+    def finish(self) -> str:
+        """The text that was held back in vain."""
+        rest, self._held = self._held, ""
+        self._bytes.reset()
+        self.n_shown += len(rest)
+        return rest
+
+    def _broken(self, first: bytes) -> int:
+        """How many characters the pending bytes turn into because `first` does not continue them."""
+        try:
+            _decoder("strict").decode(self._pending + first)
+        except UnicodeDecodeError:
+            return len(self._pending.decode("utf-8", "replace"))
+        return 0
+
+    def _match(self, text: str) -> str:
+        stops, state = self._stops, self._state
+        for i, char in enumerate(text, 1):
+            state = stops.step(state, char)
+            if stops.matched[state]:
+                seen = self._held + text[:i]
+                self._held, self.stopped = "", True
+                return seen[: len(seen) - stops.matched[state]]
+        self._state = state
+        seen = self._held + text
+        certain = len(seen) - stops.depth[state]
+        self._held = seen[certain:]
+        return seen[:certain]
