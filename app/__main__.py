@@ -1,0 +1,5 @@
+"""`python -m app` is `segue`."""
+
+from app.cli import main
+
+main()

@@ -1,0 +1,1 @@
+"""HTTP: routes, bodies in and out, errors, streams. With `app.asgi` the only code that imports litestar."""

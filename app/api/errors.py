@@ -1,0 +1,51 @@
+"""Every error as the one envelope, with its status: ours, Litestar's own, and the unforeseen."""
+
+import logging
+from typing import Any
+
+from litestar import Request, Response
+from litestar.exceptions import HTTPException
+
+from app.api.request_id import request_id
+from app.errors import ModelNotFound, Overloaded, RequestError, SegueError, Unavailable
+from app.schemas import ErrorBody, ErrorResponse
+
+logger = logging.getLogger("segue.api")
+
+RETRY_AFTER = {"retry-after": "1"}
+
+
+def describe(error: Exception, request: str) -> tuple[int, ErrorBody]:
+    """The status and the body of an error; `request` is the id that a fault of the server is logged under."""
+    match error:
+        case ModelNotFound():
+            return 404, ErrorBody(error.message, "invalid_request_error", error.param, error.code)
+        case RequestError():
+            return 400, ErrorBody(error.message, "invalid_request_error", error.param, error.code)
+        case Overloaded():
+            return 429, ErrorBody(error.message, "rate_limit_error", code=error.code)
+        case Unavailable():
+            return 503, ErrorBody(error.message, "server_error", code=error.code)
+        case HTTPException(status_code=404):
+            return 404, ErrorBody("There is no such URL here; see /docs.", "invalid_request_error", code="unknown_url")
+        case HTTPException(status_code=status, detail=detail) if status < 500:
+            return status, ErrorBody(detail, "invalid_request_error")
+        case _:
+            told = error.message if isinstance(error, SegueError) else "The server met an error it did not expect"
+            return 500, ErrorBody(f"{told} (request {request}).", "server_error")
+
+
+def respond(request: Request[Any, Any, Any], error: Exception) -> Response[ErrorResponse]:
+    """Litestar's exception handler, for all of them."""
+    status, body = describe(error, request_id(request.scope))
+    if status >= 500 and not isinstance(error, Unavailable):
+        logger.error("request %s failed", request_id(request.scope), exc_info=error)
+    headers = dict(error.headers or {}) if isinstance(error, HTTPException) else {}
+    if status in (429, 503):
+        headers |= RETRY_AFTER
+    return Response(ErrorResponse(body), status_code=status, headers=headers, media_type="application/json")
+
+
+def nobody(request: Request[Any, Any, Any], error: Exception) -> Response[None]:
+    """The answer to a client that has gone; nobody sees it (499 is what nginx calls this)."""
+    return Response(None, status_code=499)

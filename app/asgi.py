@@ -1,0 +1,170 @@
+"""The composition root: the only module that knows all others. Settings and a model make an application."""
+
+import hashlib
+import os
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from litestar import Litestar
+from litestar.di import Provide
+from litestar.types import ASGIApp
+
+from app.api import completions, description, errors, health, models
+from app.api.disconnect import ClientGone
+from app.api.request_id import RequestId
+from app.completion.checks import Rules
+from app.completion.service import CompletionService, Served
+from app.engine.backend import Backend, Vocabulary
+from app.engine.engine import Engine
+from app.engine.llama import MAX_SLOTS, LlamaBackend, LlamaModel, Sizes
+from app.engine.scheduler import Budget
+from app.errors import SettingsError
+from app.names import names_of
+from app.schemas import Model, ModelList, ModelMeta
+from app.settings import Settings
+
+DEFAULT_CONTEXT = 8192
+MAX_BODY = 32 << 20
+N_ROWS = 64
+"""Logits rows of one decode: each costs eight bytes a token of the vocabulary, two megabytes on a large one."""
+N_BESIDE = 128
+"""Prompt tokens that a step reads beside running sequences: they wait for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A model, ready to be served."""
+
+    backend: Backend
+    vocabulary: Vocabulary
+    names: tuple[str, ...]
+    fingerprint: str
+    meta: ModelMeta
+    device: str
+    n_threads: int
+
+
+def load(settings: Settings, progress: Callable[[float], None] | None = None) -> Loaded:
+    """Read the model that the settings name. Raises StartError."""
+    if settings.model is None:
+        raise SettingsError("model is missing: name a GGUF file with --model PATH, or start by scripts/serve.")
+    model = LlamaModel(Path(settings.model), settings.gpu_layers, progress)
+    sizes = sizes_of(settings, model.facts.n_context_trained)
+    numbers = (sizes.n_batch, sizes.n_threads, settings.gpu_layers)
+    fingerprint = hashlib.sha256(model.digest + repr(numbers).encode()).hexdigest()[:12]
+    facts = model.facts
+    return Loaded(
+        backend=LlamaBackend(model, sizes),
+        vocabulary=model.vocabulary,
+        names=names_of(model.path, settings.alias),
+        fingerprint=f"fp_{fingerprint}",
+        meta=ModelMeta(
+            architecture=facts.architecture,
+            n_vocab=facts.n_vocab,
+            n_params=facts.n_params,
+            size=facts.n_bytes,
+            quantization=facts.quantisation,
+            n_ctx_train=facts.n_context_trained,
+            supports_suffix=False,
+        ),
+        device=model.device,
+        n_threads=sizes.n_threads,
+    )
+
+
+def sizes_of(settings: Settings, n_context_trained: int) -> Sizes:
+    """The context's sizes: what the settings say, else what suits the model and the machine. Raises SettingsError."""
+    n_context = settings.ctx_size or min(n_context_trained, DEFAULT_CONTEXT)
+    n_cells = settings.cache_size or max(2 * n_context, DEFAULT_CONTEXT)
+    if n_cells < n_context:
+        raise SettingsError(
+            f"cache_size is {n_cells}; it must be at least ctx_size, which is {n_context}, or the longest request "
+            "would never fit."
+        )
+    return Sizes(
+        n_context=n_context,
+        n_cells=-(-n_cells // 256) * 256,
+        # A slot for each running sequence, and one for each prompt whose candidates wait to fork from it.
+        n_slots=min(2 * settings.parallel, MAX_SLOTS),
+        n_batch=settings.batch_size,
+        n_rows=max(settings.parallel, min(N_ROWS, settings.batch_size)),
+        n_threads=settings.threads or len(os.sched_getaffinity(0)),
+    )
+
+
+def create_app(settings: Settings, loaded: Loaded) -> ASGIApp:
+    """The application that serves a loaded model."""
+    limits = loaded.backend.limits
+    budget = Budget(settings.parallel, limits.n_batch, limits.n_rows, min(N_BESIDE, limits.n_batch))
+    engine = Engine(loaded.backend, budget, settings.max_waiting)
+    served = Served(loaded.names, loaded.fingerprint, limits.n_context)
+    service = CompletionService(engine, loaded.vocabulary, served, rules_of(settings))
+    listed = model_list(served, loaded.meta)
+
+    @asynccontextmanager
+    async def running(_: Litestar) -> AsyncIterator[None]:
+        engine.start()
+        try:
+            yield
+        finally:
+            await engine.close()
+
+    def given(value: Any) -> Provide:
+        return Provide(lambda: value, sync_to_thread=False, use_cache=True)
+
+    app = Litestar(
+        [
+            completions.create_completion,
+            models.list_models,
+            models.get_model,
+            health.health,
+            description.schema,
+            description.docs,
+        ],
+        dependencies={
+            "service": given(service),
+            "engine": given(engine),
+            "models": given(listed),
+            "settings": given(settings),
+        },
+        exception_handlers={Exception: errors.respond, ClientGone: errors.nobody},
+        lifespan=[running],
+        openapi_config=None,
+        request_max_body_size=MAX_BODY,
+        logging_config=None,
+    )
+    return RequestId(app)
+
+
+def rules_of(settings: Settings) -> Rules:
+    """What a request may ask; strict mode has OpenAI's ceilings unless others were set."""
+    default = Rules(max_logprobs=5, max_stop=4, strict=True) if settings.strict else Rules()
+    return Rules(
+        max_logprobs=default.max_logprobs if settings.max_logprobs is None else settings.max_logprobs,
+        max_stop=settings.max_stop or default.max_stop,
+        strict=settings.strict,
+    )
+
+
+def model_list(served: Served, meta: ModelMeta) -> ModelList:
+    """The answer of /v1/models."""
+    created = int(time.time())
+    return ModelList(
+        "list",
+        [
+            Model(
+                name,
+                "model",
+                created,
+                owned_by="segue",
+                root=served.id,
+                max_model_len=served.n_context,
+                meta=meta,
+            )
+            for name in served.names
+        ],
+    )

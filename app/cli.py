@@ -1,0 +1,109 @@
+"""The command line: `segue serve`."""
+
+import logging
+import socket
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.logging import RichHandler
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
+from rich.table import Table
+
+from app import __version__
+from app.api import server
+from app.asgi import Loaded, create_app, load
+from app.errors import SettingsError, StartError
+from app.settings import Settings
+from app.settings import load as load_settings
+
+console = Console(stderr=True)
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="segue")
+def main() -> None:
+    """segue continues text: any GGUF model behind OpenAI's POST /v1/completions."""
+
+
+def _settings(function: Callable[..., None]) -> Callable[..., None]:
+    """The flags of Settings. What is not given stays out, so that the environment and the file have their say."""
+    options = [
+        click.option("-m", "--model", metavar="PATH", help="GGUF file to serve."),
+        click.option("-a", "--alias", metavar="NAME", multiple=True, help="One more name for it (repeatable)."),
+        click.option("--host", metavar="ADDRESS", help="Address to listen on [127.0.0.1]."),
+        click.option("--port", metavar="N", type=int, help="Port to listen on [8000]; 0: any free one."),
+        click.option(
+            "-c", "--ctx-size", metavar="N", type=int,
+            help="Most tokens of one request, prompt and completion [the model's context, at most 8192].",
+        ),
+        click.option(
+            "--cache-size", metavar="N", type=int, help="Tokens that all sequences share room for [2 x ctx-size]."
+        ),
+        click.option("-np", "--parallel", metavar="N", type=int, help="Most sequences that run at once [16]."),
+        click.option("-t", "--threads", metavar="N", type=int, help="Threads that compute [all processors]."),
+        click.option("-b", "--batch-size", metavar="N", type=int, help="Most tokens of one decode [512]."),
+        click.option("-ngl", "--gpu-layers", metavar="N", type=int, help="Layers to offload [all that can be]."),
+        click.option("--max-logprobs", metavar="N", type=int, help="Ceiling of `logprobs` [20; 5 with --strict]."),
+        click.option("--max-stop", metavar="N", type=int, help="Most stop strings [64; 4 with --strict]."),
+        click.option("--max-waiting", metavar="N", type=int, help="Requests that may wait in line [256]."),
+        click.option("--strict", is_flag=True, default=None, help="Refuse whatever OpenAI's API would refuse."),
+        click.option("--config", metavar="FILE", help="TOML file with any of these settings."),
+    ]  # fmt: skip
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
+@main.command()
+@_settings
+def serve(**flags: Any) -> None:
+    """Serve a model. Every option can also be set as SEGUE_NAME in the environment, or in a --config file."""
+    logging.basicConfig(
+        level=logging.INFO, format="%(message)s", handlers=[RichHandler(console=console, show_path=False)]
+    )
+    logging.getLogger("segue.llama").setLevel(logging.WARNING)
+    try:
+        settings = load_settings(flags | {"alias": flags["alias"] or None})
+        listener = server.bind(settings.host, settings.port)
+        with _progress() as report:
+            loaded = load(settings, report)
+    except StartError as error:
+        console.print(f"segue: {error.message}", style="bold red", markup=False, highlight=False, soft_wrap=True)
+        sys.exit(2 if isinstance(error, SettingsError) else 1)
+    _banner(settings, loaded, listener)
+    server.run(create_app(settings, loaded), listener)
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[float], None]]:
+    """A bar while the model loads."""
+    columns = (TextColumn("loading the model"), BarColumn(), TaskProgressColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task("", total=1.0)
+        yield lambda done: progress.update(task, completed=done)
+
+
+def _banner(settings: Settings, loaded: Loaded, listener: socket.socket) -> None:
+    limits, meta, url = loaded.backend.limits, loaded.meta, server.url(listener)
+    if settings.gpu_layers and loaded.device == "CPU":
+        console.print(
+            f"WARNING: --gpu-layers {settings.gpu_layers} has no effect: llama-cpp-python was built without a GPU.",
+            style="bold yellow",
+        )
+    table = Table.grid(padding=(0, 2))
+    table.add_row("model", f"{', '.join(loaded.names)} ({meta.architecture}, {meta.quantization})")
+    table.add_row("context", f"{limits.n_context} tokens a request, {limits.n_cells} in the cache")
+    table.add_row("parallel", f"{settings.parallel} sequences, {settings.max_waiting} requests may wait")
+    table.add_row("device", f"{loaded.device}, {loaded.n_threads} threads")
+    table.add_row("address", f"{url}/v1 (documentation: {url}/docs)")
+    console.print(f"[bold]segue {__version__}[/bold]")
+    console.print(table, highlight=False, markup=False)
+    body = f'{{"model": "{loaded.names[0]}", "prompt": "The capital of France is", "max_tokens": 5}}'
+    console.print(
+        f"\ncurl {url}/v1/completions -H 'content-type: application/json' \\\n  -d '{body}'\n",
+        highlight=False, markup=False, soft_wrap=True,
+    )  # fmt: skip

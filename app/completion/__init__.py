@@ -1,0 +1,1 @@
+"""From a request to jobs, and from events to choices. Knows OpenAI's words, no HTTP."""

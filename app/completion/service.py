@@ -1,0 +1,210 @@
+"""Completions: a request is checked and becomes jobs; their events become an answer, whole or in chunks.
+
+`prepare` refuses everything that can be refused; `start` queues; `answer` and `stream` tell what came of it. Owns the
+order of these; refuses to know how answers travel.
+"""
+
+import secrets
+import time
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, field
+
+from msgspec import UNSET, UnsetType
+
+from app.completion import checks, prompts
+from app.completion.checks import Rules
+from app.completion.choices import ChoiceWriter, joined
+from app.completion.jobs import jobs, max_tokens
+from app.completion.prompts import Prompt
+from app.completion.ranking import best
+from app.engine.backend import Vocabulary
+from app.engine.engine import Engine, Run
+from app.engine.events import Delta, Event, Finished, PromptRead
+from app.engine.params import Job
+from app.errors import ContextLengthExceeded, ModelNotFound
+from app.schemas import Choice, Completion, CompletionRequest, PromptTokensDetails, StreamOptions, Usage
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """The model behind a service, by all its names; the first is its id. n_context: tokens of one sequence."""
+
+    names: tuple[str, ...]
+    fingerprint: str
+    n_context: int
+
+    @property
+    def id(self) -> str:
+        return self.names[0]
+
+
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """A request that has been checked: its prompts and jobs, and how the answer is to be told."""
+
+    request: CompletionRequest
+    prompts: list[Prompt]
+    jobs: list[Job]
+    envelope: Completion
+
+    @property
+    def n(self) -> int:
+        """Choices a prompt."""
+        return self.request.n or 1
+
+    @property
+    def n_candidates(self) -> int:
+        """Candidates a prompt, of which the best n are its choices."""
+        return self.jobs[0].n_candidates
+
+    def writer(self, job: int) -> ChoiceWriter:
+        """A writer for one candidate of a job."""
+        request = self.request
+        return ChoiceWriter(
+            self.prompts[job],
+            echo=bool(request.echo),
+            logprobs=request.logprobs is not None,
+            token_ids=bool(request.return_token_ids),
+        )
+
+    def chunk(self, choices: list[Choice], usage: Usage | UnsetType | None) -> Completion:
+        """An answer, or a piece of one, under this request's id."""
+        head = self.envelope
+        return Completion(
+            head.id,
+            head.object,
+            head.created,
+            head.model,
+            head.system_fingerprint,
+            choices=choices,
+            usage=usage,
+        )
+
+
+@dataclass(slots=True)
+class Totals:
+    """What a request has cost so far."""
+
+    n_prompt: int
+    n_cached: int = 0
+    _n_sampled: dict[tuple[int, int], int] = field(default_factory=dict)
+
+    def count(self, event: Event) -> None:
+        """Take an event into account."""
+        if isinstance(event, PromptRead):
+            self.n_cached += event.n_cached
+        elif isinstance(event, Delta | Finished):
+            self._n_sampled[event.job, event.candidate] = event.n_sampled
+
+    @property
+    def usage(self) -> Usage:
+        n_sampled = sum(self._n_sampled.values())
+        return Usage(self.n_prompt, n_sampled, self.n_prompt + n_sampled, PromptTokensDetails(self.n_cached))
+
+
+class Progress:
+    """What has become of each candidate of a request so far."""
+
+    def __init__(self, prepared: Prepared) -> None:
+        self._writers = [[prepared.writer(j) for _ in range(job.n_candidates)] for j, job in enumerate(prepared.jobs)]
+        self.totals = Totals(sum(len(prompt.tokens) for prompt in prepared.prompts))
+
+    def pieces(self, event: Event) -> Iterator[tuple[int, int, Choice]]:
+        """(job, candidate, piece) of each piece of a choice that an event makes."""
+        self.totals.count(event)
+        if isinstance(event, PromptRead):
+            for candidate, writer in enumerate(self._writers[event.job]):
+                if piece := writer.begin(event):
+                    yield event.job, candidate, piece
+        elif isinstance(event, Delta | Finished):
+            yield event.job, event.candidate, self._writers[event.job][event.candidate].go_on(event)
+
+
+class CompletionService:
+    """Completions by one model. Methods are called on the event loop; `prepare` may be called in any thread."""
+
+    def __init__(self, engine: Engine, vocabulary: Vocabulary, served: Served, rules: Rules) -> None:
+        self._engine = engine
+        self._vocabulary = vocabulary
+        self._rules = rules
+        self.served = served
+
+    def prepare(self, request: CompletionRequest) -> Prepared:
+        """Check a request as a whole. Raises RequestError; what it returns can be run."""
+        checks.check_model(request, self._rules)
+        if request.model and request.model not in self.served.names:
+            names = ", ".join(self.served.names)
+            raise ModelNotFound(f"The model {request.model[:200]!r} is not served here. Served: {names}.", "model")
+        checks.check_fields(request, self._rules)
+        asked = self._prompts(request)
+        for prompt in asked:
+            self._check_length(prompt, max_tokens(request))
+        envelope = Completion(
+            id=f"cmpl-{secrets.token_hex(16)}",
+            object="text_completion",
+            created=int(time.time()),
+            model=request.model or self.served.id,
+            system_fingerprint=self.served.fingerprint,
+            choices=[],
+        )
+        return Prepared(request, asked, jobs(request, asked, self._vocabulary, self._rules), envelope)
+
+    def _prompts(self, request: CompletionRequest) -> list[Prompt]:
+        last, vocabulary = request.truncate_prompt_tokens, self._vocabulary
+        return [
+            prompts.from_text(vocabulary, form, last)
+            if isinstance(form, str)
+            else prompts.from_tokens(vocabulary, form, last)
+            for form in checks.prompt_forms(request, vocabulary.n_tokens)
+        ]
+
+    def _check_length(self, prompt: Prompt, n_completion: int) -> None:
+        n_context, n_prompt = self.served.n_context, len(prompt.tokens)
+        if n_prompt + n_completion > n_context:
+            raise ContextLengthExceeded(
+                f"This model's context is {n_context} tokens (--ctx-size), but the request is for "
+                f"{n_prompt + n_completion}: {n_prompt} in the prompt, {n_completion} in the completion (max_tokens).",
+                "prompt" if n_prompt > n_context else "max_tokens",
+            )
+
+    def start(self, prepared: Prepared) -> Run:
+        """Queue a request's jobs. Raises Overloaded or Unavailable."""
+        return self._engine.submit(prepared.jobs)
+
+    async def answer(self, prepared: Prepared, run: Run) -> Completion:
+        """The whole answer. Raises what `Run.steps` raises; cancelled, it cancels the run."""
+        progress = Progress(prepared)
+        pieces: dict[tuple[int, int], list[Choice]] = {}
+        ends: dict[tuple[int, int], Finished] = {}
+        async for step in run.steps():
+            for event in step:
+                if isinstance(event, Finished):
+                    ends[event.job, event.candidate] = event
+                for job, candidate, piece in progress.pieces(event):
+                    pieces.setdefault((job, candidate), []).append(piece)
+        choices: list[Choice] = []
+        for j in range(len(prepared.jobs)):
+            for k in best([ends[j, c] for c in range(prepared.n_candidates)], prepared.n):
+                choices.append(joined(pieces[j, k], index=len(choices)))
+        return prepared.chunk(choices, progress.totals.usage)
+
+    async def stream(self, prepared: Prepared, run: Run) -> AsyncIterator[list[Completion]]:
+        """The answer in chunks, a list for each step that brought any."""
+        options = prepared.request.stream_options or StreamOptions()
+        progress = Progress(prepared)
+
+        def usage() -> Usage | UnsetType | None:
+            if not options.include_usage:
+                return UNSET
+            return progress.totals.usage if options.continuous_usage_stats else None
+
+        async for step in run.steps():
+            chunks = []
+            for event in step:
+                for job, candidate, piece in progress.pieces(event):
+                    piece.index = job * prepared.n + candidate
+                    chunks.append(prepared.chunk([piece], usage()))
+            if chunks:
+                yield chunks
+        if options.include_usage:
+            yield [prepared.chunk([], progress.totals.usage)]

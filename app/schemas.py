@@ -1,0 +1,228 @@
+"""The wire: what requests and answers look like as JSON.
+
+Types and fixed ranges are declared here, once: they are checked by decoding and shown in the API's description.
+What depends on settings or the model is checked by `app.completion.service`.
+"""
+
+from typing import Annotated, Literal
+
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+Prompt = str | list[str | int | list[int]]
+
+I64 = 2**63
+
+
+class StreamOptions(Struct, frozen=True, kw_only=True):
+    """How a stream reports usage."""
+
+    include_usage: Annotated[
+        bool | None, Meta(description="One more chunk before `[DONE]`, without choices, with the totals.")
+    ] = None
+    continuous_usage_stats: Annotated[
+        bool | None, Meta(description="With include_usage: every chunk carries the usage so far.")
+    ] = None
+
+
+class CompletionRequest(Struct, frozen=True, kw_only=True):
+    """A request for completions. `null` for any field means its default."""
+
+    model: Annotated[str | None, Meta(description="Id or alias of a served model.")] = None
+    prompt: Annotated[
+        Prompt | UnsetType | None,
+        Meta(
+            description="A string, a list of strings, a list of token ids, or a list of lists of token ids.",
+            examples=["Once upon a time", ["The sea", "The land"], [818, 5279]],
+        ),
+    ] = UNSET
+    best_of: Annotated[
+        Annotated[int, Meta(ge=1, le=20)] | None,
+        Meta(description="Candidates sampled for each prompt; the n with the best mean log probability are returned."),
+    ] = None
+    echo: Annotated[bool | None, Meta(description="Put the prompt before the completion.")] = None
+    frequency_penalty: Annotated[
+        Annotated[float, Meta(ge=-2, le=2)] | None,
+        Meta(description="Subtracted from a token's logit for each time it was generated."),
+    ] = None
+    presence_penalty: Annotated[
+        Annotated[float, Meta(ge=-2, le=2)] | None,
+        Meta(description="Subtracted from a token's logit once it was generated."),
+    ] = None
+    repetition_penalty: Annotated[
+        Annotated[float, Meta(gt=0, le=2)] | None,
+        Meta(description="Divides the positive logits, multiplies the negative ones, of all tokens so far."),
+    ] = None
+    logit_bias: Annotated[
+        dict[str, float] | None,
+        Meta(description="Token id to a number in -100..100, added to its logit. -100 bans, 100 forces."),
+    ] = None
+    logprobs: Annotated[
+        Annotated[int, Meta(ge=0)] | None,
+        Meta(description="Log probabilities of the tokens, and of so many of the likeliest at each position."),
+    ] = None
+    max_tokens: Annotated[
+        Annotated[int, Meta(ge=0)] | None,
+        Meta(description="Most tokens to generate; 0 only reads. Default 16."),
+    ] = None
+    n: Annotated[Annotated[int, Meta(ge=1, le=128)] | None, Meta(description="Choices for each prompt.")] = None
+    seed: Annotated[
+        Annotated[int, Meta(ge=-I64, le=I64 - 1)] | None,
+        Meta(description="The same seed draws the same tokens. -1 and null: random."),
+    ] = None
+    stop: Annotated[
+        str | list[str] | None,
+        Meta(description="Strings before which the text ends; they are not part of it."),
+    ] = None
+    stream: Annotated[bool | None, Meta(description="Answer with server-sent events.")] = None
+    stream_options: StreamOptions | None = None
+    suffix: Annotated[str | None, Meta(description="Text that follows the completion.")] = None
+    temperature: Annotated[Annotated[float, Meta(ge=0, le=2)] | None, Meta(description="0 is greedy. Default 1.")] = (
+        None
+    )
+    top_p: Annotated[
+        Annotated[float, Meta(ge=0, le=1)] | None, Meta(description="Mass of the nucleus to sample from.")
+    ] = None
+    user: Annotated[str | None, Meta(description="Kept for the request's log line.")] = None
+
+    top_k: Annotated[
+        Annotated[int, Meta(ge=-1)] | None,
+        Meta(description="Sample from the k likeliest tokens; 0 and -1: from all."),
+    ] = None
+    min_p: Annotated[
+        Annotated[float, Meta(ge=0, le=1)] | None,
+        Meta(description="Sample from tokens at least min_p times as likely as the likeliest."),
+    ] = None
+    ignore_eos: Annotated[bool | None, Meta(description="Never draw an end-of-generation token.")] = None
+    min_tokens: Annotated[Annotated[int, Meta(ge=0)] | None, Meta(description="Do not end before so many tokens.")] = (
+        None
+    )
+    stop_token_ids: Annotated[
+        list[int] | None, Meta(description="Tokens that end the completion, beside the model's own.")
+    ] = None
+    truncate_prompt_tokens: Annotated[
+        Annotated[int, Meta(ge=1)] | None,
+        Meta(description="Read only the last so many tokens of each prompt."),
+    ] = None
+    return_token_ids: Annotated[
+        bool | None, Meta(description="Add `token_ids` and `prompt_token_ids` to each choice.")
+    ] = None
+
+
+EXTENSIONS = frozenset(
+    {
+        "top_k",
+        "min_p",
+        "ignore_eos",
+        "min_tokens",
+        "stop_token_ids",
+        "truncate_prompt_tokens",
+        "return_token_ids",
+    }
+)
+"""Fields that OpenAI's API does not have; refused with --strict."""
+
+
+class Logprobs(Struct):
+    """Four arrays of one length: one entry a token."""
+
+    tokens: list[str] = []
+    token_logprobs: list[float | None] = []
+    top_logprobs: list[dict[str, float] | None] = []
+    text_offset: list[int] = []
+
+    def extend(self, other: "Logprobs") -> None:
+        """Append the entries of another."""
+        self.tokens += other.tokens
+        self.token_logprobs += other.token_logprobs
+        self.top_logprobs += other.top_logprobs
+        self.text_offset += other.text_offset
+
+
+class Choice(Struct):
+    """A completion, or in a stream a piece of one."""
+
+    text: str
+    index: int
+    logprobs: Logprobs | None = None
+    finish_reason: Literal["stop", "length"] | None = None
+    token_ids: list[int] | UnsetType = UNSET
+    prompt_token_ids: list[int] | UnsetType = UNSET
+
+
+class PromptTokensDetails(Struct):
+    """Where the prompt tokens came from."""
+
+    cached_tokens: int = 0
+
+
+class Usage(Struct):
+    """Tokens read, once a prompt; and drawn, for all candidates."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: PromptTokensDetails
+
+
+class Completion(Struct):
+    """The answer, or in a stream a chunk of it, whose `usage` is there only if asked for."""
+
+    id: str
+    object: Literal["text_completion"]
+    created: int
+    model: str
+    system_fingerprint: str
+    choices: list[Choice]
+    usage: Usage | UnsetType | None = UNSET
+
+
+class ModelMeta(Struct):
+    """What a model is: sizes in tokens, parameters and bytes."""
+
+    architecture: str
+    n_vocab: int
+    n_params: int
+    size: int
+    quantization: str
+    n_ctx_train: int
+    supports_suffix: bool
+
+
+class Model(Struct):
+    """A name under which a model is served; `root` is the model's own id."""
+
+    id: str
+    object: Literal["model"]
+    created: int
+    owned_by: str
+    root: str
+    max_model_len: int
+    meta: ModelMeta
+
+
+class ModelList(Struct):
+    """Every name that can be asked for."""
+
+    object: Literal["list"]
+    data: list[Model]
+
+
+class Health(Struct):
+    """A token could be generated now."""
+
+    status: Literal["ok"]
+
+
+class ErrorBody(Struct):
+    """What went wrong. `param`: the field at fault. `code`: for programs."""
+
+    message: str
+    type: str
+    param: str | None = None
+    code: str | None = None
+
+
+class ErrorResponse(Struct):
+    """The envelope of every error."""
+
+    error: ErrorBody

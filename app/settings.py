@@ -1,0 +1,95 @@
+"""The server's settings: one frozen struct. Flags go before SEGUE_* variables, those before the TOML file.
+
+Owns names, defaults, ranges and the order of sources; refuses to know what a setting does.
+"""
+
+import os
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta, Struct
+
+from app.errors import SettingsError
+
+PREFIX = "SEGUE_"
+
+Count = Annotated[int, Meta(ge=1, le=2**31 - 1)]
+
+
+class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How segue serves. Sizes are in tokens; None means that the model or the machine decides."""
+
+    model: str | None = None
+    alias: tuple[str, ...] = ()
+    host: str = "127.0.0.1"
+    port: Annotated[int, Meta(ge=0, le=65535)] = 8000
+    ctx_size: Count | None = None
+    cache_size: Count | None = None
+    parallel: Annotated[int, Meta(ge=1, le=128)] = 16
+    threads: Annotated[int, Meta(ge=1, le=512)] | None = None
+    batch_size: Annotated[int, Meta(ge=1, le=1 << 16)] = 512
+    gpu_layers: Annotated[int, Meta(ge=0, le=1 << 16)] | None = None
+    max_logprobs: Annotated[int, Meta(ge=0, le=1000)] | None = None
+    max_stop: Annotated[int, Meta(ge=1, le=1000)] | None = None
+    max_waiting: Annotated[int, Meta(ge=0, le=1 << 20)] = 256
+    strict: bool = False
+
+
+def load(flags: Mapping[str, Any], environment: Mapping[str, str] | None = None) -> Settings:
+    """Settings from flags (those that were given), environment and the file that `config` among them names.
+
+    Raises SettingsError: a name that is no setting, a value of the wrong type or range, a file that is not TOML.
+    """
+    variables = _variables(os.environ if environment is None else environment)
+    config = flags.get("config") or variables.pop("config", None)
+    chosen: dict[str, Any] = {}
+    sources: dict[str, str] = {}
+    for source, values in (
+        (f"the file {config}", _file(Path(config)) if config else {}),
+        ("the environment", variables),
+        ("the command line", {k: v for k, v in flags.items() if k != "config" and v is not None}),
+    ):
+        for key, value in values.items():
+            if key not in Settings.__struct_fields__:
+                known = ", ".join(Settings.__struct_fields__)
+                raise SettingsError(f"{key} in {source} is not a setting. Settings: {known}.")
+            chosen[key], sources[key] = value, source
+    if isinstance(chosen.get("alias"), str):
+        chosen["alias"] = [name.strip() for name in chosen["alias"].split(",") if name.strip()]
+    return _checked(chosen, sources)
+
+
+def _variables(environment: Mapping[str, str]) -> dict[str, Any]:
+    """Variables that name a setting; other SEGUE_* ones belong to other programs."""
+    known = {*Settings.__struct_fields__, "config"}
+    named = {key.removeprefix(PREFIX).lower(): value for key, value in environment.items() if key.startswith(PREFIX)}
+    return {key: value for key, value in named.items() if key in known and value != ""}
+
+
+def _file(path: Path) -> dict[str, Any]:
+    try:
+        with path.open("rb") as file:
+            return {key.replace("-", "_"): value for key, value in tomllib.load(file).items()}
+    except OSError as error:
+        raise SettingsError(f"config: {path} cannot be read: {error.strerror}.") from None
+    except tomllib.TOMLDecodeError as error:
+        raise SettingsError(f"config: {path} is not TOML: {error}.") from None
+
+
+def _checked(chosen: Mapping[str, Any], sources: Mapping[str, str]) -> Settings:
+    try:
+        # Lax, because the environment has only strings.
+        settings = msgspec.convert(dict(chosen), Settings, strict=False)
+    except msgspec.ValidationError as error:
+        problem, _, path = str(error).partition(" - at `$.")
+        key = path.rstrip("`").partition("[")[0]
+        raise SettingsError(f"{key} in {sources[key]} is {chosen[key]!r}: {problem}.") from None
+    if settings.batch_size < settings.parallel:
+        raise SettingsError(
+            f"batch_size is {settings.batch_size}; it must be at least parallel, which is {settings.parallel}: "
+            "every running sequence has a token in each batch."
+        )
+    return settings
