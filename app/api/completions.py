@@ -1,8 +1,6 @@
 """POST /v1/completions."""
 
 import asyncio
-import logging
-import time
 import weakref
 from typing import Any
 
@@ -13,11 +11,9 @@ from app.api import sse
 from app.api.bodies import completion_request
 from app.api.disconnect import unless_gone
 from app.api.request_id import request_id
-from app.completion.service import CompletionService
+from app.completion.service import CompletionService, Prepared
 from app.schemas import Completion
 from app.settings import Settings
-
-logger = logging.getLogger("segue.requests")
 
 INLINE_BODY = 1 << 14
 """Larger bodies are decoded and tokenised in a thread: a long text takes longer than a step may wait."""
@@ -29,10 +25,9 @@ async def create_completion(
 ) -> Response[Completion] | Stream:
     """Continue a text, plainly or as a stream. Everything that can be refused is refused before the answer begins."""
 
-    def prepare() -> Any:
+    def prepare() -> Prepared:
         return service.prepare(completion_request(body, strict=settings.strict))
 
-    start = time.perf_counter()
     prepared = prepare() if len(body) < INLINE_BODY else await asyncio.to_thread(prepare)
     run = service.start(prepared)
     if prepared.request.stream:
@@ -41,5 +36,4 @@ async def create_completion(
         weakref.finalize(stream, run.cancel)
         return Stream(stream, media_type=sse.MEDIA_TYPE, headers={"cache-control": "no-cache"})
     answer = await unless_gone(request, service.answer(prepared, run))
-    logger.info("%s", answer.id, extra={"seconds": time.perf_counter() - start})
     return Response(answer, media_type="application/json")

@@ -4,9 +4,11 @@
 order of these; refuses to know how answers travel.
 """
 
+import logging
 import secrets
 import time
 from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from msgspec import UNSET, UnsetType
@@ -21,8 +23,10 @@ from app.engine.backend import Vocabulary
 from app.engine.engine import Engine, Run
 from app.engine.events import Delta, Event, Finished, PromptRead
 from app.engine.params import Job
-from app.errors import ContextLengthExceeded, ModelNotFound
+from app.errors import ContextLengthExceeded, ModelNotFound, SegueError
 from app.schemas import Choice, Completion, CompletionRequest, PromptTokensDetails, StreamOptions, Usage
+
+logger = logging.getLogger("segue.requests")
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,15 +177,15 @@ class CompletionService:
 
     async def answer(self, prepared: Prepared, run: Run) -> Completion:
         """The whole answer. Raises what `Run.steps` raises; cancelled, it cancels the run."""
-        progress = Progress(prepared)
         pieces: dict[tuple[int, int], list[Choice]] = {}
         ends: dict[tuple[int, int], Finished] = {}
-        async for step in run.steps():
-            for event in step:
-                if isinstance(event, Finished):
-                    ends[event.job, event.candidate] = event
-                for job, candidate, piece in progress.pieces(event):
-                    pieces.setdefault((job, candidate), []).append(piece)
+        with _logged(prepared) as progress:
+            async for step in run.steps():
+                for event in step:
+                    if isinstance(event, Finished):
+                        ends[event.job, event.candidate] = event
+                    for job, candidate, piece in progress.pieces(event):
+                        pieces.setdefault((job, candidate), []).append(piece)
         choices: list[Choice] = []
         for j in range(len(prepared.jobs)):
             for k in best([ends[j, c] for c in range(prepared.n_candidates)], prepared.n):
@@ -191,20 +195,40 @@ class CompletionService:
     async def stream(self, prepared: Prepared, run: Run) -> AsyncIterator[list[Completion]]:
         """The answer in chunks, a list for each step that brought any."""
         options = prepared.request.stream_options or StreamOptions()
-        progress = Progress(prepared)
+        with _logged(prepared) as progress:
+            async for step in run.steps():
+                chunks = []
+                for event in step:
+                    for job, candidate, piece in progress.pieces(event):
+                        piece.index = job * prepared.n + candidate
+                        chunks.append(prepared.chunk([piece], _usage_so_far(options, progress)))
+                if chunks:
+                    yield chunks
+            if options.include_usage:
+                yield [prepared.chunk([], progress.totals.usage)]
 
-        def usage() -> Usage | UnsetType | None:
-            if not options.include_usage:
-                return UNSET
-            return progress.totals.usage if options.continuous_usage_stats else None
 
-        async for step in run.steps():
-            chunks = []
-            for event in step:
-                for job, candidate, piece in progress.pieces(event):
-                    piece.index = job * prepared.n + candidate
-                    chunks.append(prepared.chunk([piece], usage()))
-            if chunks:
-                yield chunks
-        if options.include_usage:
-            yield [prepared.chunk([], progress.totals.usage)]
+def _usage_so_far(options: StreamOptions, progress: Progress) -> Usage | UnsetType | None:
+    """What a chunk says of usage: nothing, null, or the totals so far, as the request asked."""
+    if not options.include_usage:
+        return UNSET
+    return progress.totals.usage if options.continuous_usage_stats else None
+
+
+@contextmanager
+def _logged(prepared: Prepared) -> Iterator[Progress]:
+    """The progress of a request, and its line in the log when it ends, in whatever way."""
+    progress, start, outcome = Progress(prepared), time.perf_counter(), "left"
+    try:
+        yield progress
+        outcome = "done"
+    except SegueError:
+        outcome = "failed"
+        raise
+    finally:
+        usage, head = progress.totals.usage, prepared.envelope
+        logger.info(
+            "%s %s model=%s user=%r prompt=%d completion=%d seconds=%.3f",
+            head.id, outcome, head.model, prepared.request.user, usage.prompt_tokens, usage.completion_tokens,
+            time.perf_counter() - start,
+        )  # fmt: skip

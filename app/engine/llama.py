@@ -17,12 +17,17 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import llama_cpp
 import numpy as np
 from numpy.typing import NDArray
 
 from app.engine.backend import Chunk, Limits
 from app.errors import GenerationFailed, ModelError, NoRoom
+
+# libgomp reads this when it is loaded. By default its threads spin for each other so long that one busy neighbour on
+# the machine costs four fifths of the speed; with little spinning an idle machine loses nothing (docs/measurements.md).
+os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+
+import llama_cpp
 
 logger = logging.getLogger("segue.llama")
 
