@@ -85,22 +85,29 @@ def sizes_of(settings: Settings, n_context_trained: int) -> Sizes:
             f"cache_size is {n_cells}; it must be at least ctx_size, which is {n_context}, or the longest request "
             "would never fit."
         )
+    # A slot for each running sequence, and one for each prompt whose candidates wait to fork from it.
+    n_slots = min(2 * settings.parallel, MAX_SLOTS)
     return Sizes(
         n_context=n_context,
         n_cells=-(-n_cells // 256) * 256,
-        # A slot for each running sequence, and one for each prompt whose candidates wait to fork from it.
-        n_slots=min(2 * settings.parallel, MAX_SLOTS),
+        n_slots=n_slots,
         n_batch=settings.batch_size,
-        n_rows=max(settings.parallel, min(N_ROWS, settings.batch_size)),
+        # llama.cpp reserves a row for each slot, and aborts the process where there are fewer.
+        n_rows=max(n_slots, N_ROWS),
         n_threads=settings.threads or len(os.sched_getaffinity(0)),
     )
 
 
-def create_app(settings: Settings, loaded: Loaded) -> ASGIApp:
-    """The application that serves a loaded model."""
+def create_engine(settings: Settings, loaded: Loaded) -> Engine:
+    """The engine of a loaded model."""
     limits = loaded.backend.limits
     budget = Budget(settings.parallel, limits.n_batch, limits.n_rows, min(N_BESIDE, limits.n_batch))
-    engine = Engine(loaded.backend, budget, settings.max_waiting)
+    return Engine(loaded.backend, budget, settings.max_waiting)
+
+
+def create_app(settings: Settings, loaded: Loaded, engine: Engine) -> ASGIApp:
+    """The application that serves a loaded model by an engine, which it starts and closes."""
+    limits = loaded.backend.limits
     served = Served(loaded.names, loaded.fingerprint, limits.n_context)
     service = CompletionService(engine, loaded.vocabulary, served, rules_of(settings))
     listed = model_list(served, loaded.meta)

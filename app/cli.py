@@ -9,13 +9,12 @@ from typing import Any
 
 import click
 from rich.console import Console
-from rich.logging import RichHandler
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 from rich.table import Table
 
 from app import __version__
 from app.api import server
-from app.asgi import Loaded, create_app, load
+from app.asgi import Loaded, create_app, create_engine, load
 from app.errors import SettingsError, StartError
 from app.settings import Settings
 from app.settings import load as load_settings
@@ -62,9 +61,7 @@ def _settings(function: Callable[..., None]) -> Callable[..., None]:
 @_settings
 def serve(**flags: Any) -> None:
     """Serve a model. Every option can also be set as SEGUE_NAME in the environment, or in a --config file."""
-    logging.basicConfig(
-        level=logging.INFO, format="%(message)s", handlers=[RichHandler(console=console, show_path=False)]
-    )
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("segue.llama").setLevel(logging.WARNING)
     try:
         settings = load_settings(flags | {"alias": flags["alias"] or None})
@@ -75,7 +72,8 @@ def serve(**flags: Any) -> None:
         console.print(f"segue: {error.message}", style="bold red", markup=False, highlight=False, soft_wrap=True)
         sys.exit(2 if isinstance(error, SettingsError) else 1)
     _banner(settings, loaded, listener)
-    server.run(create_app(settings, loaded), listener)
+    engine = create_engine(settings, loaded)
+    server.run(create_app(settings, loaded, engine), listener, engine.close)
 
 
 @contextmanager

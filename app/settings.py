@@ -44,7 +44,8 @@ def load(flags: Mapping[str, Any], environment: Mapping[str, str] | None = None)
     Raises SettingsError: a name that is no setting, a value of the wrong type or range, a file that is not TOML.
     """
     variables = _variables(os.environ if environment is None else environment)
-    config = flags.get("config") or variables.pop("config", None)
+    config_named = variables.pop("config", None)
+    config = flags.get("config") or config_named
     chosen: dict[str, Any] = {}
     sources: dict[str, str] = {}
     for source, values in (
@@ -75,7 +76,7 @@ def _file(path: Path) -> dict[str, Any]:
             return {key.replace("-", "_"): value for key, value in tomllib.load(file).items()}
     except OSError as error:
         raise SettingsError(f"config: {path} cannot be read: {error.strerror}.") from None
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SettingsError(f"config: {path} is not TOML: {error}.") from None
 
 

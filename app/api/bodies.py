@@ -1,54 +1,78 @@
-"""Request bodies: JSON bytes to a CompletionRequest, strictly.
+"""Request bodies: JSON bytes to a struct of the wire, strictly.
 
 Litestar would decode a body laxly ("16" for 16, 1 for true): here msgspec decodes the raw bytes against the schema.
 """
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import msgspec
 
 from app.errors import InvalidRequest
 from app.schemas import EXTENSIONS, CompletionRequest, StreamOptions
 
-_decoder = msgspec.json.Decoder(CompletionRequest)
+T = TypeVar("T")
+
 _STRICT_FIELDS = frozenset(CompletionRequest.__struct_fields__) - EXTENSIONS
 
 
+def decoder(kind: type[T]) -> Callable[[bytes], T]:
+    """A function that decodes bodies of one kind. It raises InvalidRequest: not JSON, or a wrong type or range."""
+    decode = msgspec.json.Decoder(kind).decode
+
+    def decoded(body: bytes) -> T:
+        try:
+            return decode(body)
+        except msgspec.ValidationError as error:
+            raise _explained(body, str(error)) from None
+        except msgspec.DecodeError as error:
+            raise InvalidRequest(f"The request's body is not valid JSON: {error}.") from None
+        except RecursionError:
+            raise InvalidRequest("The request's body is nested too deeply.") from None
+
+    return decoded
+
+
+_completion_request = decoder(CompletionRequest)
+
+
 def completion_request(body: bytes, *, strict: bool) -> CompletionRequest:
-    """Decode a body. Raises InvalidRequest: not JSON, a wrong type or range, and if `strict` an unknown field."""
-    try:
-        request = _decoder.decode(body)
-    except msgspec.ValidationError as error:
-        raise _explained(body, str(error)) from None
-    except msgspec.DecodeError as error:
-        raise InvalidRequest(f"The request's body is not valid JSON: {error}.") from None
-    except RecursionError:
-        raise InvalidRequest("The request's body is nested too deeply.") from None
+    """A request for completions; `strict` refuses unknown fields. Raises InvalidRequest."""
+    request = _completion_request(body)
     if strict:
-        _refuse_unknown(msgspec.json.decode(body))
+        _refuse_unknown(body)
     return request
 
 
 def _explained(body: bytes, reason: str) -> InvalidRequest:
     """An error that names the field and its value, from msgspec's "Expected ... - at `$.field`"."""
-    problem, _, path = reason.partition(" - at `")
-    param = path.removeprefix("$.").rstrip("`").partition(".")[0].partition("[")[0]
+    problem, _, path = reason.partition(" - at `$")
+    field = path.rstrip("`").removeprefix(".")
+    param = field.partition(".")[0].partition("[")[0]
     if not param:
-        return InvalidRequest(f"The request's body is not a request: {problem}.")
-    value: Any = msgspec.json.decode(body).get(param)
-    return InvalidRequest(f"{path.removeprefix('$.').rstrip('`')}: {problem}; {param} is {_shown(value)}.", param)
+        return InvalidRequest(problem.replace("Object missing required field", "missing field"))
+    return InvalidRequest(f"{field}: {problem}; {param} is {_shown(_fields(body).get(param))}.", param)
+
+
+def _fields(body: bytes) -> dict[str, Any]:
+    """The fields of a body of which some part is wrong already: what follows that part may be anything."""
+    try:
+        fields = msgspec.json.decode(body)
+    except (msgspec.DecodeError, RecursionError):
+        return {}
+    return fields if isinstance(fields, dict) else {}
 
 
 def _shown(value: Any) -> str:
-    shown = msgspec.json.encode(value).decode()
+    shown = repr(value)
     return shown if len(shown) <= 80 else f"{shown[:80]}..."
 
 
-def _refuse_unknown(body: dict[str, Any]) -> None:
-    options = body.get("stream_options") or {}
-    unknown = [key for key in body if key not in _STRICT_FIELDS]
+def _refuse_unknown(body: bytes) -> None:
+    fields = _fields(body)
+    unknown = [key for key in fields if key not in _STRICT_FIELDS]
+    options = fields.get("stream_options") or {}
     unknown += [f"stream_options.{key}" for key in options if key not in StreamOptions.__struct_fields__]
     if unknown:
-        raise InvalidRequest(
-            f"{unknown[0][:80]} is not a field of this API (the server runs with --strict).", unknown[0][:80]
-        )
+        name = unknown[0][:80]
+        raise InvalidRequest(f"{name} is not a field of this API (the server runs with --strict).", name)

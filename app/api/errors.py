@@ -4,7 +4,7 @@ import logging
 from typing import Any
 
 from litestar import Request, Response
-from litestar.exceptions import HTTPException
+from litestar.exceptions import HTTPException, InternalServerException
 
 from app.api.request_id import request_id
 from app.errors import ModelNotFound, Overloaded, RequestError, SegueError, Unavailable
@@ -13,6 +13,8 @@ from app.schemas import ErrorBody, ErrorResponse
 logger = logging.getLogger("segue.api")
 
 RETRY_AFTER = {"retry-after": "1"}
+HUNG_UP = "client disconnected prematurely"
+"""What Litestar says where a body is cut off."""
 
 
 def describe(error: Exception, request: str) -> tuple[int, ErrorBody]:
@@ -35,8 +37,10 @@ def describe(error: Exception, request: str) -> tuple[int, ErrorBody]:
             return 500, ErrorBody(f"{told} (request {request}).", "server_error")
 
 
-def respond(request: Request[Any, Any, Any], error: Exception) -> Response[ErrorResponse]:
+def respond(request: Request[Any, Any, Any], error: Exception) -> Response[Any]:
     """Litestar's exception handler, for all of them."""
+    if isinstance(error, InternalServerException) and error.detail == HUNG_UP:
+        return nobody(request, error)
     status, body = describe(error, request_id(request.scope))
     if status >= 500 and not isinstance(error, Unavailable):
         logger.error("request %s failed", request_id(request.scope), exc_info=error)

@@ -11,7 +11,8 @@ from app.schemas import Completion, ErrorResponse
 
 logger = logging.getLogger("segue.api")
 
-MEDIA_TYPE = "text/event-stream; charset=utf-8"
+MEDIA_TYPE = "text/event-stream"
+"""Litestar adds the charset."""
 DONE = b"data: [DONE]\n\n"
 
 _encoder = msgspec.json.Encoder()

@@ -37,7 +37,8 @@ def check_fields(request: CompletionRequest, rules: Rules) -> None:
         )
     if request.logprobs is not None and request.logprobs > rules.max_logprobs:
         raise InvalidRequest(
-            f"logprobs is {request.logprobs}; it must be in 0..{rules.max_logprobs} (--max-logprobs sets the ceiling).",
+            f"logprobs is {str(request.logprobs)[:40]}; it must be in 0..{rules.max_logprobs} "
+            "(--max-logprobs sets the ceiling).",
             "logprobs",
         )
     if request.suffix:
@@ -74,7 +75,9 @@ def stop_strings(request: CompletionRequest, rules: Rules) -> list[str]:
 def token_id(value: int, n_vocab: int, param: str) -> int:
     """`value`, if it is in the vocabulary."""
     if not 0 <= value < n_vocab:
-        raise InvalidRequest(f"{param} holds the token id {value}; ids of this model are 0..{n_vocab - 1}.", param)
+        raise InvalidRequest(
+            f"{param} holds the token id {str(value)[:40]}; ids of this model are 0..{n_vocab - 1}.", param
+        )
     return value
 
 

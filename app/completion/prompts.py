@@ -42,14 +42,20 @@ class Prompt:
     def entries(self) -> Iterator[tuple[int, str, int]]:
         """(token id, its text, its offset) of each token that was sent, in order."""
         transcript, after_special = Transcript(), True
+        silent: list[tuple[int, str]] = []
         for token in self.tokens[self.n_added :].tolist():
             bare = self.vocabulary.name(token)
             special = self.vocabulary.is_special(token)
             if after_special and not special and self.vocabulary.adds_space:
                 bare = bare.removeprefix(b" ")
-            transcript.push(bare if self.is_text or not special else b"")
-            yield token, written(bare), transcript.start
+            piece = bare if self.is_text or not special else b""
+            transcript.push(piece)
+            silent.append((token, written(bare)))
+            if piece:
+                yield from ((*entry, transcript.start) for entry in silent)
+                silent.clear()
             after_special = special
+        yield from ((*entry, transcript.n_chars) for entry in silent)
 
 
 def from_text(vocabulary: Vocabulary, text: str, last: int | None = None) -> Prompt:

@@ -52,7 +52,14 @@ class Batcher:
         return self._scheduler.slots.n_used
 
     def submit(self, owner: Hashable, jobs: Ordered[Job]) -> None:
-        """Put an owner's jobs in the line. Jobs for which nothing must be read are done at once."""
+        """Put an owner's jobs in the line. Jobs for which nothing must be read are done at once.
+
+        One that could never run, for lack of cells, would hold up the line for ever: its owner fails.
+        """
+        n_cells = self._scheduler.slots.n_cells
+        if any(len(job.prompt) + job.max_tokens > n_cells for job in jobs):
+            self._fail(owner, NoRoom(f"a job needs more than all {n_cells} cells"))
+            return
         for index, job in enumerate(jobs):
             entropy = secrets.randbits(128) if job.seed is None else job.seed & (2**64 - 1)
             leader = Sequence(Family(owner, index, job, entropy), 0)
@@ -69,11 +76,11 @@ class Batcher:
     def step(self) -> list[tuple[Hashable, list[Outcome]]]:
         """Read one batch; returns what it brought, by owner."""
         for sequence in self._scheduler.admit():
-            if not sequence.family.is_read and not sequence.n_computed:
+            if not sequence.candidate:
                 self._outcomes[sequence.family.owner].append(Started(sequence.family.index))
         if pieces := self._scheduler.plan():
             self._read(pieces)
-        outcomes = list(self._outcomes.items())
+        outcomes = [(owner, brought) for owner, brought in self._outcomes.items() if brought]
         self._outcomes.clear()
         return outcomes
 
@@ -83,6 +90,8 @@ class Batcher:
         except NoRoom as error:
             if not self._scheduler.make_room():
                 self._fail(pieces[0].sequence.family.owner, error)
+            elif pieces := self._scheduler.plan():  # before anyone is admitted to the cells that were freed
+                self._read(pieces)
             return
         except Exception as error:
             logger.exception("decoding a batch of %d pieces failed", len(pieces))

@@ -100,11 +100,12 @@ class Engine:
         self._loop: asyncio.AbstractEventLoop
         self._live: dict[Hashable, Run] = {}
         self._is_closing = False
+        self._has_died = False
 
     @property
     def is_healthy(self) -> bool:
         """Whether a token could be generated now."""
-        return self._thread.is_alive() and not self._is_closing
+        return self._thread.is_alive() and not self._is_closing and not self._has_died
 
     @property
     def n_waiting(self) -> int:
@@ -142,7 +143,7 @@ class Engine:
         self._inbox.put(Cancel(run))
 
     async def close(self) -> None:
-        """Stop after the current step; whatever is unfinished fails with Unavailable."""
+        """Stop after the current step; whatever is unfinished fails with Unavailable. May be called again."""
         self._is_closing = True
         self._inbox.put(Close())
         if self._thread.is_alive():
@@ -170,6 +171,7 @@ class Engine:
                     self._loop.call_soon_threadsafe(self._deliver, step)
         except Exception:
             logger.exception("the engine has stopped")
+            self._has_died = True
             self._loop.call_soon_threadsafe(self._fail_all)
 
     def _receive(self) -> bool:

@@ -9,7 +9,6 @@ import ctypes
 import hashlib
 import logging
 import os
-from collections import deque
 from collections.abc import Callable
 from collections.abc import Sequence as Ordered
 from dataclasses import dataclass
@@ -35,17 +34,22 @@ MAX_SLOTS = 256
 """LLAMA_MAX_SEQ, which the library does not export."""
 
 _LEVELS = {1: logging.DEBUG, 2: logging.DEBUG, 3: logging.INFO, 4: logging.WARNING}
-_complaints: deque[str] = deque(["it gave no reason"], maxlen=1)
+_complaints: list[str] = []
+"""Errors since the last load began: the first is the cause, those after it only say that it failed."""
 
 
 @llama_cpp.llama_log_callback  # type: ignore[untyped-decorator]
 def _forward_log(level: int, text: bytes, _: object) -> None:
     """Hand llama.cpp's log lines to Python's logging, and keep the last error for the message of a failed load."""
     line = text.decode("utf-8", "replace").strip()
-    if level >= 4 and level != 5:
+    if level == 4 and line:
         _complaints.append(line)
     if line.strip("."):
         logger.log(_LEVELS.get(level, logging.DEBUG), "%s", line)
+
+
+def _cause() -> str:
+    return _complaints[0].rstrip(".") if _complaints else "it gave no reason"
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +142,7 @@ class LlamaModel:
         if not path.is_file():
             raise ModelError(f"{path}: there is no such model file.")
         self.path = path
+        _complaints.clear()
         llama_cpp.llama_log_set(_forward_log, None)
         llama_cpp.llama_backend_init()
         self.offloads: bool = llama_cpp.llama_supports_gpu_offload()
@@ -147,7 +152,7 @@ class LlamaModel:
         params.progress_callback = report
         self.handle = llama_cpp.llama_model_load_from_file(os.fsencode(path), params)
         if not self.handle:
-            raise ModelError(f"{path}: llama.cpp cannot load this file: {_complaints[-1]}.")
+            raise ModelError(f"{path}: llama.cpp cannot load this file: {_cause()}.")
         self.vocabulary = LlamaVocabulary(self)
 
     def metadata(self, key: str) -> str | None:
@@ -216,7 +221,7 @@ class LlamaBackend:
         self._context = llama_cpp.llama_init_from_model(model.handle, params)
         if not self._context:
             remedy = "try a smaller --cache-size or --ctx-size"
-            raise ModelError(f"{model.path}: no context of {sizes.n_cells} cells: {_complaints[-1]}; {remedy}.")
+            raise ModelError(f"{model.path}: no context of {sizes.n_cells} cells: {_cause()}; {remedy}.")
         self._memory = llama_cpp.llama_get_memory(self._context)
         self._batch = _Batch(sizes.n_batch)
         self.limits = Limits(

@@ -29,10 +29,9 @@ class Bias:
         if not biases:
             return None
         ids = np.fromiter(biases.keys(), np.int64, len(biases))
-        values = np.fromiter(biases.values(), np.float32, len(biases))
+        values = np.fromiter(biases.values(), np.float64, len(biases))
         only = ids[values >= FORCE]
-        values = np.where(values <= BAN, -np.inf, values).astype(np.float32)
-        return cls(ids, values, only)
+        return cls(ids, np.where(values <= BAN, -np.inf, values).astype(np.float32), only)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

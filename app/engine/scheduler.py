@@ -73,13 +73,14 @@ class Scheduler:
             self._trunks[family.trunk] = family
 
     def admit(self) -> list[Sequence]:
-        """Give slots to the head of the line while there are slots and cells for it; returns who was admitted."""
+        """Give slots to the head of the line while there are slots and cells for it; returns who is new to one."""
         admitted = []
         while self.waiting and len(self.running) < self.budget.n_parallel and self._fits(self.waiting[0]):
             sequence = self.waiting.popleft()
+            if not sequence.has_run:
+                admitted.append(sequence)
             self._settle(sequence)
             self.running.append(sequence)
-            admitted.append(sequence)
         return admitted
 
     def _fits(self, sequence: Sequence) -> bool:
@@ -122,7 +123,7 @@ class Scheduler:
         return []
 
     def _pieces(self) -> Iterator[Piece]:
-        decoding = [s for s in self.running if s.n_pending == 1]
+        decoding = [s for s in self.running if s.n_pending == 1][: min(self.budget.n_batch, self.budget.n_rows)]
         if len(decoding) > self.slots.n_free:
             return
         n_tokens, n_rows = self.budget.n_batch, self.budget.n_rows
@@ -159,7 +160,9 @@ class Scheduler:
 
         False where one sequence alone has everything already.
         """
-        if self._release_trunk():
+        shared = {id(sequence.family) for sequence in self.running}
+        if lonely := next((f for f in self._trunks.values() if id(f) not in shared), None):
+            self._drop_trunk(lonely)
             return True
         if len(self.running) < 2:
             return False

@@ -29,7 +29,6 @@ class Family:
         "index",
         "is_read",
         "job",
-        "n_unfinished",
         "n_unforked",
         "owner",
         "scores",
@@ -47,12 +46,12 @@ class Family:
         self.is_read = False
         self.trunk: int | None = None
         self.n_unforked = 0
-        self.n_unfinished = job.n_candidates
 
 
 class _Held(NamedTuple):
     token: Token
     end: int
+    prints: bool
 
 
 class Sequence:
@@ -114,7 +113,9 @@ class Sequence:
         transcript = self._transcript
         text = transcript.push(piece, search=len(self.generated) > self.job.min_tokens)
         token.offset = transcript.start
-        self._held.append(_Held(token, transcript.n_begun))
+        if piece:
+            self._settle_silent(token.offset)
+        self._held.append(_Held(token, transcript.n_begun, bool(piece)))
         tokens = self._release()
         events: list[Event] = []
         if text or tokens:
@@ -125,6 +126,13 @@ class Sequence:
         elif len(self.generated) >= self.job.max_tokens:
             events.append(self.finish(FinishReason.LENGTH))
         return events
+
+    def _settle_silent(self, offset: int) -> None:
+        """Tokens that print nothing begin where the next text does: bytes before them may have become a character."""
+        for held in reversed(self._held):
+            if held.prints:
+                break
+            held.token.offset = offset
 
     def _release(self) -> list[Token]:
         """The tokens of which some text has been shown, or that print none before what is still held back."""
@@ -139,7 +147,6 @@ class Sequence:
     def finish(self, reason: FinishReason, end: Token | None = None) -> Finished:
         """End here, with the end token that was drawn, if one was."""
         self.is_finished = True
-        self.family.n_unfinished -= 1
         text = self._transcript.finish()
         tokens = [held.token for held in self._held] if self.job.reports else []
         if end and self.job.reports:

@@ -58,8 +58,7 @@ class Slots:
 
     def fork(self, source: int, n_tokens: int) -> int:
         """A slot that shares the first `n_tokens` tokens of `source`. Raises IndexError where none is idle."""
-        slot = self._idle.pop()
-        parent = self._split(source, n_tokens)
+        parent, slot = self._split(source, n_tokens), self._idle.pop()
         self._tips[slot] = _Node(parent)
         self._memory.fork(source, slot, n_tokens)
         return slot
@@ -67,9 +66,9 @@ class Slots:
     def _split(self, source: int, n_tokens: int) -> _Node:
         """The node that ends at `n_tokens` in `source`, made where there is none, with one more holder."""
         excess = self.length(source) - n_tokens
+        assert excess >= 0, "a fork takes no more tokens than its source holds"
         node = self._tips[source]
-        while excess > node.length or (excess == node.length and node.parent is not None):
-            assert node.parent is not None, "a fork takes no more tokens than its source holds"
+        while node.parent is not None and excess >= node.length:
             excess, node = excess - node.length, node.parent
             if excess == 0:
                 node.n_holders += 1

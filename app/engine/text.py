@@ -99,8 +99,12 @@ class Transcript:
 
     def push(self, piece: bytes, search: bool = True) -> str:
         """Add a token's bytes; with `search` off its text is neither matched nor held back."""
-        self.start = self.n_chars + (self._broken(piece[:1]) if self._pending and piece else 0)
+        pending = self._pending
+        # What is pending becomes a character of its own where the first byte does not continue it.
+        self.start = self.n_chars + (len((pending + piece[:1]).decode(errors="replace")) > 1)
         text = self._bytes.decode(piece)
+        if self._pending[:1] == b"\xed" and self._pending[1:2] > b"\x9f":
+            text += self._bytes.decode(b"", final=True)  # a surrogate, which the decoder would wait for: never valid
         self.n_chars += len(text)
         if self._stops and search:
             text = self._match(text)
@@ -113,14 +117,6 @@ class Transcript:
         self._bytes.reset()
         self.n_shown += len(rest)
         return rest
-
-    def _broken(self, first: bytes) -> int:
-        """How many characters the pending bytes turn into because `first` does not continue them."""
-        try:
-            _decoder("strict").decode(self._pending + first)
-        except UnicodeDecodeError:
-            return len(self._pending.decode("utf-8", "replace"))
-        return 0
 
     def _match(self, text: str) -> str:
         stops, state = self._stops, self._state
