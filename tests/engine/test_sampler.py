@@ -1,0 +1,463 @@
+"""Sampling against float64, stable sorts and the inverse of the distribution function by brute force."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from app.engine.params import Bias, SamplingParams
+from app.engine.sampler import Draw, History, Nucleus, Sampler, Weights, generator, largest, merged_ids
+from tests.engine.fakes import PROPERTY, log_softmax
+
+SIZES = (1, 5, 511, 512, 513, 1024, 3000)
+LAST = 1 - 2**-53
+"""The largest number that a generator draws."""
+N_GRID = 256
+
+
+def rows(n_vocab: int, seed: int, scale: float = 3.0) -> NDArray[np.float32]:
+    return np.random.default_rng(seed).normal(0, scale, n_vocab).astype(np.float32)
+
+
+def grid(draw: Draw, n: int = N_GRID) -> dict[int, int]:
+    """How often each token is drawn, over n evenly spread uniforms. Whatever the order of the tokens in the
+    distribution: as each holds one interval, it is n times its probability, give or take one."""
+    counts: dict[int, int] = {}
+    for i in range(n):
+        token = draw.draw((i + 0.5) / n)
+        counts[token] = counts.get(token, 0) + 1
+    return counts
+
+
+def assert_distribution(draw: Draw, expected: NDArray[np.float64], n: int = N_GRID) -> None:
+    """`expected`: a probability for each token, 0 for those that may not be drawn."""
+    counts = grid(draw, n)
+    for edge in (0.0, LAST):
+        assert expected[draw.draw(edge)] > 0
+    for token, p in enumerate(expected):
+        count = counts.get(token, 0)
+        assert abs(count - p * n) <= 1 + 1e-3, f"token {token} of probability {p} was drawn {count} of {n} times"
+        assert p > 0 or not count
+
+
+def reference(row: NDArray[Any], params: SamplingParams) -> NDArray[np.float64]:
+    """Temperature, top_k, top_p, min_p in float64; ties go to the smaller id."""
+    logits = row.astype(np.float64)
+    if params.temperature < 1e-5:
+        return np.where(np.arange(len(row)) == logits.argmax(), 1.0, 0.0)
+    with np.errstate(divide="ignore"):
+        p = np.exp(log_softmax(logits / params.temperature))
+    order = np.argsort(-logits, kind="stable")
+    if params.top_k:
+        order = order[: params.top_k]
+    shares = p[order] / p[order].sum()
+    if params.top_p < 1:
+        n_kept, mass = 0, 0.0
+        while n_kept < len(order) and (n_kept == 0 or mass < params.top_p):
+            mass += shares[n_kept]
+            n_kept += 1
+        order = order[:n_kept]
+    order = np.array([i for i in order if p[i] >= params.min_p * p[order[0]]])
+    kept = np.zeros(len(row))
+    kept[order] = p[order]
+    result: NDArray[np.float64] = kept / kept.sum()
+    return result
+
+
+def distribution(
+    row: NDArray[np.float32],
+    history: History | None = None,
+    banned: NDArray[np.int64] | None = None,
+    **fields: Any,
+) -> Draw:
+    return Sampler(len(row)).distribution(row, SamplingParams(**fields), history, banned)
+
+
+# The normaliser
+
+
+@pytest.mark.parametrize("n_vocab", SIZES)
+@pytest.mark.parametrize("scale", [0.0, 0.01, 3.0, 60.0])
+def test_the_normaliser_is_log_sum_exp(n_vocab: int, scale: float) -> None:
+    row = rows(n_vocab, 1, scale)
+    exact = float(row[0]) - log_softmax(row)[0]
+    assert Sampler(n_vocab).normaliser(row) == pytest.approx(exact, abs=2e-6)
+
+
+@pytest.mark.parametrize("offset", [-1e4, -90.0, 90.0, 1e4])
+def test_a_large_offset_overflows_nothing(offset: float) -> None:
+    row = rows(600, 2) + np.float32(offset)
+    exact = float(row[0]) - log_softmax(row)[0]
+    assert Sampler(600).normaliser(row) == pytest.approx(exact, rel=1e-7, abs=2e-6)
+
+
+def test_impossible_tokens_leave_the_normaliser_alone() -> None:
+    row = rows(700, 3)
+    row[::2] = -np.inf
+    assert Sampler(700).normaliser(row) == pytest.approx(float(row[1]) - log_softmax(row[1::2])[0], abs=2e-6)
+
+
+def test_a_second_row_leaves_nothing_of_the_first() -> None:
+    sampler = Sampler(513)
+    sampler.normaliser(rows(513, 4, 20))
+    row = rows(513, 5)
+    assert sampler.normaliser(row) == Sampler(513).normaliser(row)
+
+
+# The largest
+
+
+@pytest.mark.parametrize("n_vocab", SIZES)
+@pytest.mark.parametrize("k", [1, 2, 5, 20, 511, 513, 4000])
+def test_the_largest_are_those_of_a_stable_sort(n_vocab: int, k: int) -> None:
+    rng = np.random.default_rng(n_vocab * 31 + k)
+    tied = [rng.integers(0, n_values, n_vocab).astype(np.float32) for n_values in (1, 3, 50)]
+    for row in (*tied, rows(n_vocab, k)):
+        assert largest(row, k).tolist() == np.argsort(-row, kind="stable")[:k].tolist()
+
+
+@settings(PROPERTY, max_examples=40)
+@given(st.integers(0, 2**32), st.sampled_from([600, 2047, 2049, 6000]), st.integers(1, 8), st.integers(1, 6))
+def test_the_largest_lie_in_the_blocks_of_the_largest_maxima(seed: int, n_vocab: int, k: int, n_values: int) -> None:
+    rng = np.random.default_rng(seed)
+    row = rng.normal(0, 0.01, n_vocab).astype(np.float32)
+    peaks = rng.integers(0, n_vocab, 2 * k)
+    row[peaks] = rng.integers(1, n_values + 1, 2 * k)
+    assert largest(row, k).tolist() == np.argsort(-row, kind="stable")[:k].tolist()
+
+
+def test_impossible_tokens_come_last_among_the_largest() -> None:
+    row = np.full(2000, -np.inf, np.float32)
+    row[[1999, 3]] = 1.0
+    assert largest(row, 4).tolist() == [3, 1999, 0, 1]
+
+
+# The draw
+
+
+@pytest.mark.parametrize("n_vocab", SIZES)
+def test_a_token_is_drawn_where_its_share_of_the_whole_lies(n_vocab: int) -> None:
+    row = rows(n_vocab, 6)
+    weights = Weights(n_vocab)
+    weights.load(row)
+    edges = np.exp(log_softmax(row)).cumsum()
+    for i in range(1000):
+        uniform = i / 1000
+        token = weights.draw(uniform)
+        assert (edges[token - 1] if token else 0.0) - 1e-6 <= uniform <= edges[token] + 1e-6
+
+
+@pytest.mark.parametrize("n_vocab", SIZES)
+@pytest.mark.parametrize("uniform", [0.0, 2**-53, 0.5, LAST])
+def test_an_impossible_token_is_never_drawn(n_vocab: int, uniform: float) -> None:
+    for possible in {0, n_vocab // 2, n_vocab - 1, min(511, n_vocab - 1), min(512, n_vocab - 1)}:
+        row = np.full(n_vocab, -np.inf, np.float32)
+        row[possible] = -3.0
+        assert distribution(row).draw(uniform) == possible
+        assert distribution(row, top_p=0.9999).draw(uniform) == possible
+
+
+@settings(PROPERTY, max_examples=100)
+@given(st.integers(0, 2**32), st.sampled_from(SIZES), st.sampled_from([0.0, 2**-53, 1e-9, 1 - 1e-9, LAST]))
+def test_of_a_row_with_few_possible_tokens_one_of_them_is_drawn(seed: int, n_vocab: int, uniform: float) -> None:
+    rng = np.random.default_rng(seed)
+    row = rng.normal(0, 30, n_vocab).astype(np.float32)
+    row[rng.random(n_vocab) < 0.95] = -np.inf
+    row[rng.integers(n_vocab)] = 0.0
+    for fields in ({}, {"top_k": 3}, {"top_p": 0.999}, {"min_p": 1e-6}, {"temperature": 0.3}):
+        assert np.isfinite(row[distribution(row, **fields).draw(uniform)])
+
+
+def test_a_nucleus_is_drawn_from_by_weight() -> None:
+    weights = np.array([5, 3, 1, 0, 1, 0], np.float32)
+    draw = Nucleus(np.array([7, 2, 9, 4, 1, 0]), weights)
+    found = [draw.draw((i + 0.5) / 10) for i in range(10)]
+    assert found == [7] * 5 + [2] * 3 + [9] + [1]
+    assert (draw.draw(0.0), draw.draw(LAST)) == (7, 1)
+
+
+def test_frequencies_of_many_draws_are_the_distribution() -> None:
+    row = np.log(np.array([30, 20, 15, 10, 10, 5, 4, 3, 2, 1], np.float32))
+    rng, n = generator(11, 0), 20_000
+    weights = Weights(len(row))
+    weights.load(row)
+    counts = np.bincount([weights.draw(rng.random()) for _ in range(n)], minlength=len(row))
+    expected = np.exp(log_softmax(row)) * n
+    chi_square = float(((counts - expected) ** 2 / expected).sum())
+    assert chi_square < 27.9  # nine degrees of freedom exceed it once in a thousand seeds
+
+
+# Truncation
+
+
+@pytest.mark.parametrize("temperature", [0.0, 9e-6, 0.05, 0.7, 1.0, 2.0])
+@pytest.mark.parametrize("n_vocab", [5, 513])
+def test_temperature_divides_the_logits(temperature: float, n_vocab: int) -> None:
+    row = rows(n_vocab, 7)
+    expected = reference(row, SamplingParams(temperature))
+    assert_distribution(distribution(row, temperature=temperature), expected)
+
+
+@settings(PROPERTY, max_examples=100)
+@given(
+    seed=st.integers(0, 2**32),
+    n_vocab=st.sampled_from([1, 2, 12, 511, 512, 513, 1300]),
+    temperature=st.sampled_from([0.3, 1.0, 1.7]),
+    top_k=st.sampled_from([0, 0, 1, 2, 3, 40, 5000]),
+    top_p=st.sampled_from([0.0, 0.01, 0.5, 0.95, 0.999, 1.0]),
+    min_p=st.sampled_from([0.0, 0.0, 0.02, 0.3, 1.0]),
+)
+def test_truncation_keeps_what_a_plain_sort_keeps(
+    seed: int, n_vocab: int, temperature: float, top_k: int, top_p: float, min_p: float
+) -> None:
+    row = rows(n_vocab, seed)
+    params = SamplingParams(temperature, top_k, top_p, min_p)
+    assert_distribution(Sampler(n_vocab).distribution(row, params, None, None), reference(row, params))
+
+
+@pytest.mark.parametrize(
+    ("fields", "n_kept"),
+    [
+        ({"top_k": 2}, 2),
+        ({"top_p": 0.0}, 1),
+        ({"top_p": 0.399}, 1),
+        ({"top_p": 0.401}, 2),
+        ({"top_p": 0.699}, 2),
+        ({"top_p": 0.701}, 3),
+        ({"top_k": 2, "top_p": 0.57}, 1),  # 0.4 of 0.7 is 0.571
+        ({"top_k": 2, "top_p": 0.58}, 2),
+        ({"min_p": 0.49}, 3),
+        ({"min_p": 0.51}, 2),
+        ({"min_p": 0.76}, 1),
+        ({"min_p": 1.0}, 1),
+        ({"top_p": 0.701, "min_p": 0.51}, 2),
+    ],
+)
+def test_truncation_in_numbers(fields: dict[str, Any], n_kept: int) -> None:
+    row = np.log(np.array([0.1, 0.3, 0.4, 0.2], np.float32))
+    order = [2, 1, 3, 0]
+    expected = np.zeros(4)
+    expected[order[:n_kept]] = np.array([0.4, 0.3, 0.2, 0.1])[:n_kept]
+    assert_distribution(distribution(row, **fields), expected / expected.sum())
+
+
+@pytest.mark.parametrize(
+    ("fields", "n_kept"), [({"top_k": 3}, 3), ({"top_p": 0.25}, 3), ({"top_k": 1}, 1), ({"top_p": 0.0}, 1)]
+)
+def test_of_equal_logits_the_smaller_id_is_kept(fields: dict[str, Any], n_kept: int) -> None:
+    assert set(grid(distribution(np.zeros(12, np.float32), **fields))) == set(range(n_kept))
+
+
+def test_equal_logits_are_all_kept_by_min_p() -> None:
+    assert_distribution(distribution(np.zeros(600, np.float32), min_p=1.0), np.full(600, 1 / 600))
+
+
+@pytest.mark.parametrize("n_vocab", [5, 3000])
+def test_a_greedy_tie_goes_to_the_smaller_id(n_vocab: int) -> None:
+    row = np.zeros(n_vocab, np.float32)
+    row[[4, 2]] = 1.0
+    assert grid(distribution(row, temperature=0.0), 4) == {2: 4}
+    assert grid(distribution(row, top_k=1), 4) == {2: 4}
+
+
+# Bias, bans, penalties
+
+
+def test_a_bias_is_added_to_the_logit() -> None:
+    row = rows(600, 8)
+    biased = row.copy()
+    biased[3] += 2.5
+    biased[599] -= 4.0
+    expected = np.exp(log_softmax(biased))
+    assert_distribution(distribution(row, bias=Bias.of({3: 2.5, 599: -4.0})), expected)
+
+
+def test_a_bias_of_minus_100_bans_exactly() -> None:
+    row = np.array([1000.0, 0.0, 500.0], np.float32)
+    for uniform in (0.0, 0.5, LAST):
+        assert distribution(row, bias=Bias.of({0: -100, 2: -100.0})).draw(uniform) == 1
+        assert distribution(row, bias=Bias.of({0: -100, 2: -100}), temperature=0.0).draw(uniform) == 1
+
+
+def test_a_bias_just_above_minus_100_is_a_number() -> None:
+    row = np.array([1000.0, 0.0], np.float32)
+    assert distribution(row, bias=Bias.of({0: -99.5})).draw(0.5) == 0
+
+
+def test_a_bias_of_100_selects_exclusively() -> None:
+    row = np.array([1000.0, 0.0, -700.0], np.float32)
+    for uniform in (0.0, 0.5, LAST):
+        assert distribution(row, bias=Bias.of({2: 100, 1: 99.5})).draw(uniform) == 2
+
+
+def test_of_several_tokens_at_100_one_is_drawn_by_their_own_logits() -> None:
+    row = np.array([50.0, math.log(3), 0.0, 80.0], np.float32)
+    draw = distribution(row, bias=Bias.of({1: 100, 2: 100, 3: -5.0}))
+    assert_distribution(draw, np.array([0, 0.75, 0.25, 0]))
+
+
+def test_banned_tokens_are_not_drawn() -> None:
+    row = np.array([9.0, 1.0, 1.0], np.float32)
+    assert_distribution(distribution(row, banned=merged_ids([0], frozenset({2}))), np.array([0.0, 1.0, 0.0]))
+
+
+def test_merged_ids_are_those_of_all_groups_or_none() -> None:
+    merged = merged_ids(frozenset({5, 1}), (), [1, 3])
+    assert merged is not None
+    assert merged.tolist() == [1, 3, 5]
+    assert merged_ids(frozenset(), ()) is None
+
+
+PENALTIES = st.fixed_dictionaries(
+    {
+        "repetition_penalty": st.sampled_from([1.0, 0.5, 1.3, 2.0]),
+        "frequency_penalty": st.sampled_from([0.0, -2.0, 0.4, 2.0]),
+        "presence_penalty": st.sampled_from([0.0, -1.5, 0.7, 2.0]),
+    }
+)
+
+
+def penalised(
+    row: NDArray[Any],
+    prompt: list[int],
+    generated: list[int],
+    repetition_penalty: float,
+    frequency_penalty: float,
+    presence_penalty: float,
+) -> NDArray[np.float64]:
+    """The contract's formulas, token by token."""
+    result = row.astype(np.float64)
+    for token in set(prompt) | set(generated):
+        result[token] *= 1 / repetition_penalty if result[token] > 0 else repetition_penalty
+    for token in set(generated):
+        result[token] -= generated.count(token) * frequency_penalty + presence_penalty
+    return result
+
+
+@settings(PROPERTY, max_examples=80)
+@given(
+    st.lists(st.integers(0, 11), max_size=6), st.lists(st.integers(0, 11), max_size=12), PENALTIES, st.integers(0, 99)
+)
+def test_penalties_follow_their_formulas(
+    prompt: list[int], generated: list[int], penalties: dict[str, Any], seed: int
+) -> None:
+    row = rows(12, seed, 2.0)
+    history = History(np.array(prompt, np.int32))
+    for token in generated:
+        history.add(token)
+    found = row.copy()
+    history.penalise(found, SamplingParams(**penalties))
+    assert found == pytest.approx(penalised(row, prompt, generated, **penalties), abs=1e-5)
+
+
+def test_a_history_grows_with_the_completion() -> None:
+    n_vocab = 1000
+    row, history = rows(n_vocab, 9), History(np.array([3, 3, 5], np.int32))
+    generated = [int(i) for i in np.random.default_rng(1).integers(0, n_vocab, 700)]
+    for n, token in enumerate(generated, 1):
+        history.add(token)
+        if n in (1, 64, 65, 66, 67, 128, 200, 700):
+            found = row.copy()
+            history.penalise(found, SamplingParams(1.0, 0, 1.0, 0.0, 1.2, 0.5, 0.25))
+            assert found == pytest.approx(penalised(row, [3, 5], generated[:n], 1.2, 0.5, 0.25), abs=1e-4)
+
+
+def test_bias_comes_before_penalties_and_penalties_before_temperature() -> None:
+    row = np.array([-1.0, 0.5, 0.2, 0.0], np.float32)
+    history = History(np.array([0], np.int32))
+    history.add(1)
+    history.add(1)
+    fields: dict[str, Any] = {"repetition_penalty": 2.0, "frequency_penalty": 0.3, "presence_penalty": 0.1}
+    draw = distribution(row, history, None, temperature=0.5, bias=Bias.of({0: 3.0, 2: -1.0}), **fields)
+    # token 0: (-1 + 3) / 2 = 1; token 1: 0.5 / 2 - 2 * 0.3 - 0.1 = -0.45; token 2: 0.2 - 1 = -0.8
+    expected = np.exp(log_softmax(np.array([1.0, -0.45, -0.8, 0.0]) / 0.5))
+    assert_distribution(draw, expected, 1024)
+
+
+def test_truncation_sees_penalised_logits() -> None:
+    row = np.array([2.0, 1.9, 0.0], np.float32)
+    history = History(np.array([2], np.int32))
+    history.add(0)
+    assert grid(distribution(row, history, None, top_k=1, presence_penalty=1.0), 4) == {1: 4}
+    assert grid(distribution(row, history, None, top_p=0.5, presence_penalty=1.0), 4) == {1: 4}
+
+
+def test_penalties_and_bans_lift_no_ban() -> None:
+    row = np.array([4.0, 1.0], np.float32)
+    history = History(np.array([0], np.int32))
+    history.add(0)
+    draw = distribution(row, history, None, bias=Bias.of({0: -100}), frequency_penalty=-2.0, repetition_penalty=0.5)
+    assert grid(draw, 8) == {1: 8}
+
+
+@pytest.mark.parametrize("fields", [{}, {"temperature": 0.5}, {"top_p": 0.5}, {"temperature": 0.0}, {"top_k": 3}])
+def test_the_row_is_left_as_it_is(fields: dict[str, Any]) -> None:
+    row = rows(600, 10)
+    before, history = row.copy(), History(np.array([1], np.int32))
+    history.add(2)
+    sampler = Sampler(600)
+    sampler.normaliser(row)
+    bias = Bias.of({4: 3.0, 5: 100.0, 6: 100})
+    params = SamplingParams(**fields, bias=bias, presence_penalty=1.0)
+    sampler.distribution(row, params, history, np.array([7])).draw(0.3)
+    sampler.distribution(row, SamplingParams(**fields), None, None).draw(0.3)
+    assert (row == before).all()
+
+
+@pytest.mark.parametrize("fields", [{}, {"temperature": 0.5}, {"top_p": 0.7}, {"min_p": 0.1}])
+def test_a_row_that_was_scored_is_drawn_from_as_any_other(fields: dict[str, Any]) -> None:
+    row = rows(600, 11)
+    sampler = Sampler(600)
+    sampler.normaliser(rows(600, 12))
+    sampler.normaliser(row)
+    draw = sampler.distribution(row, SamplingParams(**fields), None, None)
+    assert grid(draw) == grid(distribution(row, **fields))
+    other = rows(600, 13)
+    draw = sampler.distribution(other, SamplingParams(**fields), None, None)
+    assert grid(draw) == grid(distribution(other, **fields))
+
+
+@pytest.mark.parametrize("fields", [{}, {"temperature": 0.5}, {"temperature": 0.0}, {"top_p": 0.5}, {"top_k": 2}])
+@pytest.mark.parametrize("bad", [[np.nan, 1.0, 2.0], [1.0, 2.0, np.nan], [-np.inf] * 3, [np.inf, 1.0, 2.0]])
+def test_a_row_with_a_nan_or_without_a_finite_logit_is_a_fault(fields: dict[str, Any], bad: list[float]) -> None:
+    row = np.array(bad, np.float32)
+    with pytest.raises(FloatingPointError):
+        distribution(row, **fields)
+    with pytest.raises(FloatingPointError):
+        Sampler(3).normaliser(row)
+
+
+def test_a_row_with_nothing_left_to_draw_is_a_fault() -> None:
+    row = np.zeros(2, np.float32)
+    for temperature in (0.0, 1.0):
+        with pytest.raises(FloatingPointError):
+            distribution(row, None, np.array([0, 1]), temperature=temperature)
+
+
+# Generators
+
+
+def test_the_same_seed_and_choice_draw_the_same() -> None:
+    assert generator(5, 3).random(8).tolist() == generator(5, 3).random(8).tolist()
+
+
+def test_choices_and_seeds_draw_differently() -> None:
+    seeds = [0, 1, 2, 2**63, 2**64 - 1, 2**128 - 1]
+    draws = {tuple(generator(seed, choice).random(4)) for seed in seeds for choice in range(4)}
+    assert len(draws) == len(seeds) * 4
+
+
+def test_a_seed_and_its_negative_draw_differently() -> None:
+    draws = {tuple(generator(seed & (2**64 - 1), 0).random(4)) for seed in (1, -1, 7, -7, -(2**63), 2**63 - 1)}
+    assert len(draws) == 6
+
+
+def test_a_choice_does_not_depend_on_how_many_there_are() -> None:
+    """The first of many has the same numbers as the only one, and they look uniform."""
+    draws = generator(0, 0).random(2000)
+    assert abs(float(draws.mean()) - 0.5) < 0.03
+    assert np.unique(draws).size == 2000

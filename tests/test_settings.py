@@ -1,0 +1,153 @@
+"""Settings: flags before environment before file; an error names key, value, type and source."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.errors import SettingsError
+from app.settings import Settings, load
+
+FIELDS = Settings.__struct_fields__
+
+
+def refused(flags: dict[str, Any], environment: dict[str, str] | None = None) -> str:
+    with pytest.raises(SettingsError) as raised:
+        load(flags, environment or {})
+    assert "\n" not in raised.value.message
+    return raised.value.message
+
+
+def toml(folder: Path, text: str) -> str:
+    path = folder / "segue.toml"
+    path.write_text(text)
+    return str(path)
+
+
+def test_defaults() -> None:
+    assert load({}, {}) == Settings()
+    assert load(dict.fromkeys(FIELDS), {}) == Settings()
+    assert (Settings().host, Settings().port, Settings().parallel, Settings().strict) == ("127.0.0.1", 8000, 16, False)
+
+
+def test_flags_go_before_the_environment_and_that_before_the_file(tmp_path: Path) -> None:
+    config = toml(tmp_path, 'port = 1\nparallel = 2\nthreads = 3\nhost = "file"\n')
+    environment = {"SEGUE_PORT": "11", "SEGUE_PARALLEL": "12", "SEGUE_CONFIG": "/nowhere"}
+    settings = load({"port": 21, "config": config, "threads": None}, environment)
+    assert (settings.port, settings.parallel, settings.threads, settings.host) == (21, 12, 3, "file")
+
+
+def test_a_file_may_be_named_in_the_environment(tmp_path: Path) -> None:
+    config = toml(tmp_path, "port = 5\n")
+    assert load({}, {"SEGUE_CONFIG": config}).port == 5
+
+
+def test_every_setting_can_be_set_from_every_source(tmp_path: Path) -> None:
+    values: dict[str, Any] = {
+        "model": "a.gguf", "alias": ["x", "y"], "host": "::1", "port": 1, "ctx_size": 2, "cache_size": 3, "parallel": 4,
+        "threads": 5, "batch_size": 6, "gpu_layers": 7, "max_logprobs": 8, "max_stop": 9, "max_waiting": 10,
+        "strict": True,
+    }  # fmt: skip
+    more = set(FIELDS) - set(values)
+    wanted = Settings(**values | {"alias": ("x", "y")})
+    lines = [f"{key.replace('_', '-')} = {str(value).lower() if key == 'strict' else repr(value)}"
+             for key, value in values.items()]  # fmt: skip
+    environment = {
+        f"SEGUE_{key.upper()}": ",".join(value) if key == "alias" else str(value).lower()
+        for key, value in values.items()
+    }
+    assert load({"config": toml(tmp_path, "\n".join(lines))}, {}) == wanted
+    assert load({}, environment) == wanted
+    assert load(values, {}) == wanted
+    assert not more, "a setting without a test"
+
+
+def test_empty_variables_and_those_of_others_are_left_alone() -> None:
+    environment = {"SEGUE_PORT": "", "SEGUE_MODELS": "/models", "SEGUE_API_BASE": "x", "PORT": "99", "segue_port": "7"}
+    assert load({}, environment) == Settings()
+
+
+@pytest.mark.parametrize("value", ["true", "True", "1", "false", "0"])
+def test_truth_in_the_environment(value: str) -> None:
+    assert load({}, {"SEGUE_STRICT": value}).strict == (value.lower() in {"true", "1"})
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "kind"),
+    [
+        ("port", "abc", "int"),
+        ("port", "70000", "65535"),
+        ("port", "-1", "0"),
+        ("port", "80.5", "int"),
+        ("parallel", "0", "1"),
+        ("parallel", "129", "128"),
+        ("strict", "maybe", "bool"),
+        ("ctx_size", "0", "1"),
+        ("max_logprobs", "-1", "0"),
+        ("threads", "many", "int"),
+        ("gpu_layers", "-99999", "0"),
+    ],
+)
+def test_a_bad_variable_is_named_with_value_type_and_source(key: str, value: str, kind: str) -> None:
+    message = refused({}, {f"SEGUE_{key.upper()}": value})
+    assert key in message
+    assert repr(value) in message
+    assert kind in message
+    assert "environment" in message
+
+
+@pytest.mark.parametrize(
+    ("line", "key", "value"),
+    [
+        ('port = "abc"', "port", "'abc'"),
+        ("port = [1]", "port", "[1]"),
+        ("port = 1.5", "port", "1.5"),
+        ("model = 5", "model", "5"),
+        ("alias = [1]", "alias", "[1]"),
+        ("alias = 7", "alias", "7"),
+        ('strict = "perhaps"', "strict", "'perhaps'"),
+        ("[model]\npath = 'a'", "model", "path"),
+        ("max-waiting = -1", "max_waiting", "-1"),
+    ],
+)
+def test_a_bad_line_of_a_file_is_named_with_the_file(tmp_path: Path, line: str, key: str, value: str) -> None:
+    config = toml(tmp_path, line)
+    message = refused({"config": config})
+    assert key in message
+    assert value in message
+    assert config in message
+
+
+def test_a_bad_flag_is_named_as_one() -> None:
+    message = refused({"port": 70000}, {"SEGUE_PORT": "80"})
+    assert "port" in message
+    assert "70000" in message
+    assert "65535" in message
+    assert "command line" in message
+
+
+def test_an_unknown_key_of_a_file_is_named_and_the_known_ones_listed(tmp_path: Path) -> None:
+    message = refused({"config": toml(tmp_path, "prot = 1\n")})
+    assert "prot" in message
+    assert "port" in message
+    assert "max_waiting" in message
+
+
+def test_a_file_that_cannot_be_read_or_is_no_toml(tmp_path: Path) -> None:
+    assert "nowhere.toml" in refused({"config": str(tmp_path / "nowhere.toml")})
+    assert str(tmp_path) in refused({"config": str(tmp_path)})
+    assert "TOML" in refused({"config": toml(tmp_path, "port = = 1")})
+    (tmp_path / "bytes.toml").write_bytes(b"\xff\xfe")
+    assert "bytes.toml" in refused({"config": str(tmp_path / "bytes.toml")})
+
+
+def test_aliases_are_separated_by_commas_in_the_environment() -> None:
+    assert load({}, {"SEGUE_ALIAS": " a , b/c ,, d"}).alias == ("a", "b/c", "d")
+
+
+def test_a_batch_must_hold_a_token_of_each_running_sequence() -> None:
+    message = refused({"batch_size": 8, "parallel": 16})
+    assert "batch_size" in message
+    assert "8" in message
+    assert "16" in message
+    assert load({"batch_size": 16, "parallel": 16}, {}).batch_size == 16
