@@ -14,7 +14,10 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a backend can hold. n_rows: logits rows of one decode. n_batch: tokens of one decode."""
+    """What a backend can hold. n_rows: logits rows of one decode. n_batch: tokens of one decode.
+
+    can_cut: whether a fork may take less than all of its source; recurrent memories have no parts.
+    """
 
     n_vocab: int
     n_context: int
@@ -22,6 +25,7 @@ class Limits:
     n_slots: int
     n_batch: int
     n_rows: int
+    can_cut: bool = True
 
 
 class Chunk(NamedTuple):
@@ -61,6 +65,16 @@ class Backend(Memory, Protocol):
     def close(self) -> None: ...
 
 
+@dataclass(frozen=True, slots=True)
+class FimTokens:
+    """Special tokens that frame a gap to be filled. every: these, and those that part files and repositories."""
+
+    prefix: int
+    suffix: int
+    middle: int | None
+    every: frozenset[int]
+
+
 class Vocabulary(Protocol):
     """The model's tokens. Safe to use from any thread."""
 
@@ -74,6 +88,13 @@ class Vocabulary(Protocol):
     def eos(self) -> int | None: ...
 
     @property
+    def pad(self) -> int | None: ...
+
+    @property
+    def chat_template(self) -> str | None:
+        """The model's own, as it stands in the file; nothing here reads it."""
+
+    @property
     def end_tokens(self) -> frozenset[int]:
         """Every end-of-generation token."""
 
@@ -85,8 +106,12 @@ class Vocabulary(Protocol):
     def adds_space(self) -> bool:
         """Whether the tokenizer puts a space before a text, and after each special token in it."""
 
-    def tokenize(self, text: str, parse_special: bool = True) -> list[int]:
-        """The tokens of a text; nothing is added but the tokenizer's own space."""
+    @property
+    def fim(self) -> FimTokens | None:
+        """The tokens that frame a gap, where the model declares them."""
+
+    def tokenize(self, text: str, parse_special: bool = True, add_space: bool = True) -> list[int]:
+        """The tokens of a text; nothing is added but, unless `add_space` is off, the tokenizer's own space."""
 
     def piece(self, token: int) -> bytes:
         """The text bytes that a token prints; b"" for special tokens."""

@@ -31,11 +31,13 @@ Outcome = Event | GenerationFailed
 class Batcher:
     """The engine without its thread: submit, cancel, step."""
 
-    def __init__(self, backend: Backend, budget: Budget) -> None:
+    def __init__(self, backend: Backend, budget: Budget, *, keeps: bool = True) -> None:
+        """keeps: whether what was read stays in the cells for those who begin alike."""
         limits = backend.limits
         self._backend = backend
         self._sampler = Sampler(limits.n_vocab)
-        self._scheduler = Scheduler(Slots(backend, limits.n_slots, limits.n_cells), budget)
+        slots = Slots(backend, limits.n_slots, limits.n_cells)
+        self._scheduler = Scheduler(slots, budget, can_cut=limits.can_cut, keeps=keeps)
         self._outcomes: defaultdict[Hashable, list[Outcome]] = defaultdict(list)
 
     @property
@@ -127,7 +129,7 @@ class Batcher:
         else:
             self._begin(sequence, rows[0])
         if sequence.is_finished:
-            self._scheduler.remove(sequence)
+            self._scheduler.retire(sequence)
 
     def _fail(self, owner: Hashable, error: Exception) -> None:
         self.cancel(owner)
@@ -146,7 +148,7 @@ class Batcher:
 
     def _announce(self, family: Family) -> None:
         family.is_read = True
-        self._outcomes[family.owner].append(PromptRead(family.index, 0, family.scores))
+        self._outcomes[family.owner].append(PromptRead(family.index, family.n_cached, family.scores))
 
     def _finish_scoring(self, leader: Sequence) -> None:
         """End a job that wants no tokens: each of its candidates is empty."""

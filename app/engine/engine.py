@@ -126,12 +126,15 @@ class Engine:
         self._loop = asyncio.get_running_loop()
         self._thread.start()
 
-    def submit(self, jobs: Ordered[Job]) -> Run:
-        """Queue the jobs of one request. Raises Overloaded where the line is full, Unavailable where none is taken."""
+    def submit(self, jobs: Ordered[Job], *, queues: bool = True) -> Run:
+        """Queue the jobs of one request. Raises Overloaded where the line is full, Unavailable where none is taken.
+
+        queues: off for more work of a request that was taken already, which no full line may turn away.
+        """
         if not self.is_healthy:
             raise Unavailable("The server is shutting down." if self._is_closing else "The engine has stopped.")
         n_idle = self._budget.n_parallel - self.n_running
-        if self.n_waiting >= self._max_waiting + n_idle:
+        if queues and self.n_waiting >= self._max_waiting + n_idle:
             raise Overloaded(f"The waiting line is full: it takes {self._max_waiting} requests (--max-waiting).")
         run = Run(jobs, self._cancel)
         self._live[run] = run

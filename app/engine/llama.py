@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from app.engine.backend import Chunk, Limits
+from app.engine.backend import Chunk, FimTokens, Limits
 from app.errors import GenerationFailed, ModelError, NoRoom
 
 # libgomp reads this when it is loaded. By default its threads spin for each other so long that one busy neighbour on
@@ -32,6 +32,8 @@ logger = logging.getLogger("segue.llama")
 
 MAX_SLOTS = 256
 """LLAMA_MAX_SEQ, which the library does not export."""
+
+_MARK = "\ue000"
 
 _LEVELS = {1: logging.DEBUG, 2: logging.DEBUG, 3: logging.INFO, 4: logging.WARNING}
 _complaints: list[str] = []
@@ -83,17 +85,36 @@ class LlamaVocabulary:
         self._model = model
         self._vocab = vocab = llama_cpp.llama_model_get_vocab(model.handle)
         self.n_tokens: int = llama_cpp.llama_vocab_n_tokens(vocab)
-        self.bos = _token_or_none(llama_cpp.llama_vocab_bos(vocab))
+        self.adds_bos: bool = llama_cpp.llama_vocab_get_add_bos(vocab)
+        # Where a file names no BOS, llama.cpp makes one up: it counts only if the model uses it or names it.
+        has_bos = self.adds_bos or model.metadata("tokenizer.ggml.bos_token_id") is not None
+        self.bos = _token_or_none(llama_cpp.llama_vocab_bos(vocab)) if has_bos else None
         self.eos = _token_or_none(llama_cpp.llama_vocab_eos(vocab))
-        self.adds_bos: bool = llama_cpp.llama_vocab_get_add_bos(vocab) and self.bos is not None
+        self.pad = _token_or_none(llama_cpp.llama_vocab_pad(vocab))
+        template = llama_cpp.llama_model_chat_template(model.handle, None)
+        self.chat_template: str | None = template.decode("utf-8", "replace") if template else None
         is_sentencepiece = llama_cpp.llama_vocab_type(vocab) == llama_cpp.LLAMA_VOCAB_TYPE_SPM
         self.adds_space = is_sentencepiece and model.metadata("tokenizer.ggml.add_space_prefix") != "false"
         self.end_tokens = frozenset(t for t in range(self.n_tokens) if llama_cpp.llama_vocab_is_eog(vocab, t))
+        self.fim = self._fim()
         self._pieces: dict[int, bytes] = {}
         self._buffer_size = 64
 
-    def tokenize(self, text: str, parse_special: bool = True) -> list[int]:
+    def _fim(self) -> FimTokens | None:
+        """Both ends of the frame must be declared: a token of some other meaning would make nonsense of it."""
+        found = {
+            name: _token_or_none(getattr(llama_cpp, f"llama_vocab_fim_{name}")(self._vocab))
+            for name in ("pre", "suf", "mid", "pad", "rep", "sep")
+        }
+        if found["pre"] is None or found["suf"] is None:
+            return None
+        every = frozenset(token for token in found.values() if token is not None)
+        return FimTokens(found["pre"], found["suf"], found["mid"], every)
+
+    def tokenize(self, text: str, parse_special: bool = True, add_space: bool = True) -> list[int]:
         """The tokens of a text. Raises UnicodeEncodeError where it holds a lone surrogate."""
+        if not add_space and self.adds_space:
+            return self._tokenize_bare(text, parse_special)
         data = text.encode()
         size = len(data) + 2
         tokens = np.empty(size, np.int32)
@@ -103,6 +124,19 @@ class LlamaVocabulary:
             raise GenerationFailed(f"the tokenizer wants {-n_tokens} tokens for {len(data)} bytes")
         result: list[int] = tokens[:n_tokens].tolist()
         return result
+
+    def _tokenize_bare(self, text: str, parse_special: bool) -> list[int]:
+        """Without the space that the tokenizer would add, which it cannot be told: behind a mark that is cut off.
+
+        The mark is of no word and merges with nothing, so that what follows is tokenised as inside a text. Special
+        tokens are found first, since a space is added after each of them as well.
+        """
+        tokens: list[int] = []
+        for token in filter(self.is_special, self.tokenize(text)) if parse_special else ():
+            before, _, text = text.partition(self.name(token).decode())
+            tokens += [*self._tokenize_bare(before, parse_special=False), token]
+        n_mark = len(self.tokenize(_MARK))
+        return tokens + (self.tokenize(_MARK + text, parse_special=False)[n_mark:] if text else [])
 
     def is_special(self, token: int) -> bool:
         """Whether a token stands for no text: control tokens, and the unknown one."""
@@ -231,6 +265,9 @@ class LlamaBackend:
             n_slots=sizes.n_slots,
             n_batch=sizes.n_batch,
             n_rows=sizes.n_rows,
+            can_cut=not (
+                llama_cpp.llama_model_is_recurrent(model.handle) or llama_cpp.llama_model_is_hybrid(model.handle)
+            ),
         )
 
     def piece(self, token: int) -> bytes:

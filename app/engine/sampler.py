@@ -17,6 +17,9 @@ from app.engine.params import SamplingParams
 
 BLOCK = 512
 
+MOST = np.finfo(np.float32).max
+"""What a logit may grow to under a tiny repetition penalty: an infinite one would leave no distribution."""
+
 Row = NDArray[np.float32]
 Ids = NDArray[np.int64]
 
@@ -56,7 +59,8 @@ class History:
         logits = row[ids]
         if params.repetition_penalty != 1.0:
             factor = np.float32(params.repetition_penalty)
-            logits = np.where(logits > 0, logits / factor, logits * factor)
+            with np.errstate(over="ignore"):
+                logits = np.where(logits > 0, np.minimum(logits / factor, MOST), logits * factor)
         logits -= counts * np.float32(params.frequency_penalty)
         logits -= (counts > 0) * np.float32(params.presence_penalty)
         row[ids] = logits
@@ -83,7 +87,8 @@ class Weights:
         weights = self.each
         np.subtract(row, maximum, out=weights)
         if temperature != 1.0:
-            weights /= np.float32(temperature)
+            with np.errstate(over="ignore"):
+                weights /= np.float32(temperature)
         np.exp(weights, out=weights)
         self._sums = self._blocks.sum(axis=1).astype(np.float64)
         self.maximum = float(maximum)

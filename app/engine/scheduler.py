@@ -7,22 +7,35 @@ left of it. Where cells run out, the youngest waits again. Refuses to know logit
 from collections import deque
 from collections.abc import Hashable, Iterator
 from collections.abc import Sequence as Ordered
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import islice
 from typing import NamedTuple
 
 from app.engine.backend import Chunk
-from app.engine.sequence import Family, Sequence
+from app.engine.cache import PrefixCache, Share, Source, share
+from app.engine.sequence import Sequence
 from app.engine.slots import Slots
+
+PASSED_OVER = 8
+"""How many of the line may be let wait for others in one step, before who is behind them waits too."""
+WORTH_WAITING = 32
+"""Tokens that another must be about to spare a sequence for it to wait."""
 
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """Bounds of one step. n_beside: prompt tokens read in a step in which others decode, not to hold them up."""
+    """Bounds of one step, and of what stays after it.
+
+    n_beside: prompt tokens read in a step in which others decode, not to hold them up. n_resident: cells that ended
+    sequences may hold while none runs, beside what they share. They are the fewer the more run, each of which has to
+    look past them in every step.
+    """
 
     n_parallel: int
     n_batch: int
     n_rows: int
     n_beside: int
+    n_resident: int = 1 << 31
 
 
 class Piece(NamedTuple):
@@ -42,14 +55,17 @@ class Piece(NamedTuple):
 class Scheduler:
     """Admits sequences to slots and plans steps. Every running sequence holds a slot, no waiting one does."""
 
-    def __init__(self, slots: Slots, budget: Budget) -> None:
+    def __init__(self, slots: Slots, budget: Budget, *, can_cut: bool = True, keeps: bool = True) -> None:
+        """can_cut: whether the backend can fork from part of a slot. keeps: whether ended sequences stay resident."""
         self.slots = slots
         self.budget = budget
+        self.cache = PrefixCache(slots, can_cut=can_cut)
         self.waiting: deque[Sequence] = deque()
         self.running: list[Sequence] = []
         """In order of admission, the oldest first."""
         self.n_preempted = 0
-        self._trunks: dict[int, Family] = {}
+        self._can_cut = can_cut
+        self._keeps = keeps
 
     @property
     def is_idle(self) -> bool:
@@ -60,58 +76,84 @@ class Scheduler:
         self.waiting.append(sequence)
 
     def branch(self, leader: Sequence, siblings: Ordered[Sequence]) -> None:
-        """Put the siblings of a leader that has read their prompt at the head of the line.
+        """Put the siblings of a leader that has read their prompt at the head of the line: they fork from it.
 
-        A trunk keeps the prompt's cells until the last of them has forked, whatever becomes of the leader. It costs
-        no cells while any of them runs. Where no slot is left for it, they read the prompt again.
+        Where a fork can only be whole, the prompt is kept apart for them before the leader goes on.
         """
-        family = leader.family
-        family.n_unforked = len(siblings)
+        assert leader.slot is not None
         self.waiting.extendleft(reversed(siblings))
-        if siblings and self.slots.n_idle and leader.slot is not None:
-            family.trunk = self.slots.fork(leader.slot, len(family.job.prompt))
-            self._trunks[family.trunk] = family
+        if siblings and self._keeps and not self._can_cut and (self.slots.n_idle or self.cache.evict()):
+            prompt = Source.of(leader, len(leader.job.prompt))
+            self.cache.keep(replace(prompt, slot=self.slots.fork(leader.slot, len(prompt.tokens))))
 
     def admit(self) -> list[Sequence]:
-        """Give slots to the head of the line while there are slots and cells for it; returns who is new to one."""
-        admitted = []
-        while self.waiting and len(self.running) < self.budget.n_parallel and self._fits(self.waiting[0]):
-            sequence = self.waiting.popleft()
+        """Give slots to the head of the line while there are slots and cells for it; returns who is new to one.
+
+        One that could share more of what another is just reading lets those behind it go first.
+        """
+        admitted: list[Sequence] = []
+        n_passed_over = 0
+        for sequence in list(islice(self.waiting, self.budget.n_parallel + PASSED_OVER)):
+            if len(self.running) >= self.budget.n_parallel or n_passed_over == PASSED_OVER:
+                break
+            if self._gains_by_waiting(sequence):
+                n_passed_over += 1
+                continue
+            if not self._settle(sequence):
+                break
+            self.waiting.remove(sequence)
             if not sequence.has_run:
                 admitted.append(sequence)
-            self._settle(sequence)
+            sequence.has_run = True
             self.running.append(sequence)
+            self._trim()
         return admitted
 
-    def _fits(self, sequence: Sequence) -> bool:
-        """Whether there are cells for what `sequence` must read, beside what those that run still have to.
+    def _gains_by_waiting(self, sequence: Sequence) -> bool:
+        """Whether those that are just reading its beginning spare it enough, against what the others could now."""
+        readers = {s: n for s in self.running if (n := self._promise(s, sequence)) > s.n_computed}
+        later = max(readers.values(), default=0)
+        if later < WORTH_WAITING:
+            return False
+        now = self.cache.best(sequence, [s for s in self.running if s not in readers])
+        return later - (now.n_tokens if now else 0) >= WORTH_WAITING
 
-        While anything runs, it is worth waiting for; a trunk is given up only when nothing else can free cells.
+    def _promise(self, reader: Sequence, sequence: Sequence) -> int:
+        """Tokens that `sequence` could take over once `reader` has read what it has yet to."""
+        if reader.n_pending < 2 or not self._can_cut:  # what can only be taken over whole soon goes on
+            return 0
+        found = share(Source.promised(reader), sequence, can_cut=True)
+        return found.n_tokens if found else 0
+
+    def _settle(self, sequence: Sequence) -> bool:
+        """Give a sequence a slot, with the longest beginning that is there already; False where there is no room.
+
+        Residents make room for it, the least recently used first, unless they could not make enough.
         """
-        while not self.slots.n_idle or self._needed(sequence) > self.slots.n_free:
-            if self.running or not self._release_trunk(besides=sequence.family):
+        n_running = self.slots.n_held(s.slot for s in self.running if s.slot is not None)
+        while True:
+            found = self.cache.best(sequence, self.running)
+            n_shared = found.n_tokens if found else 0
+            n_needed = sequence.n_pending - n_shared + sum(s.n_pending for s in self.running)
+            if n_running + n_needed > self.slots.n_cells:
                 return False
+            if self.slots.n_idle and n_needed <= self.slots.n_free:
+                break
+            if not self.cache.evict(besides=found.source if found else None) and not self.cache.evict():
+                return False
+        self._place(sequence, found)
         return True
 
-    def _needed(self, sequence: Sequence) -> int:
-        return sequence.n_pending - self._forkable(sequence) + sum(s.n_pending for s in self.running)
-
-    def _forkable(self, sequence: Sequence) -> int:
-        return len(sequence.job.prompt) if sequence.generated and sequence.family.trunk is not None else 0
-
-    def _settle(self, sequence: Sequence) -> None:
-        family = sequence.family
-        if n_shared := self._forkable(sequence):
-            assert family.trunk is not None
-            sequence.slot = self.slots.fork(family.trunk, n_shared)
-        else:
+    def _place(self, sequence: Sequence, found: Share | None) -> None:
+        if not found:
             sequence.slot = self.slots.take()
-        sequence.n_computed = n_shared
-        if sequence.candidate and not sequence.has_run:
-            family.n_unforked -= 1
-            if not family.n_unforked:
-                self._drop_trunk(family)
-        sequence.has_run = True
+            return
+        self.cache.touch(found.source)
+        sequence.slot = self.slots.fork(found.source.slot, found.n_tokens)
+        sequence.n_computed = found.n_tokens
+        sequence.family.scores += found.scores
+        if not sequence.candidate and not sequence.has_run:
+            sequence.family.n_cached = found.n_tokens
 
     def plan(self) -> list[Piece]:
         """The pieces of the next decode: a token for each sequence that decodes, then prompts, as far as they fit."""
@@ -156,13 +198,11 @@ class Scheduler:
         self.slots.grow(sequence.slot, piece.n_tokens)
 
     def make_room(self) -> bool:
-        """Free cells: those of a trunk, else those of the youngest sequence, which goes back to the head of the line.
+        """Free cells: those of a resident, else those of the youngest sequence, which goes back to the line's head.
 
         False where one sequence alone has everything already.
         """
-        shared = {id(sequence.family) for sequence in self.running}
-        if lonely := next((f for f in self._trunks.values() if id(f) not in shared), None):
-            self._drop_trunk(lonely)
+        if self.cache.evict():
             return True
         if len(self.running) < 2:
             return False
@@ -178,19 +218,26 @@ class Scheduler:
         self.slots.drop(sequence.slot)
         sequence.slot, sequence.n_computed = None, 0
 
-    def _release_trunk(self, besides: Family | None = None) -> bool:
-        """Give up the oldest trunk, that of `besides` last; siblings will read their prompt again."""
-        family = next((f for f in self._trunks.values() if f is not besides), besides)
-        if family is None or family.trunk is None:
-            return False
-        self._drop_trunk(family)
-        return True
+    def retire(self, sequence: Sequence) -> None:
+        """Take out a sequence that has ended; what it read stays resident."""
+        if not self._keeps:
+            self.remove(sequence)
+            return
+        self.running.remove(sequence)
+        self.cache.keep(Source.of(sequence))
+        sequence.slot = None
+        self._trim()
 
-    def _drop_trunk(self, family: Family) -> None:
-        if family.trunk is not None:
-            del self._trunks[family.trunk]
-            self.slots.drop(family.trunk)
-            family.trunk = None
+    def _trim(self) -> None:
+        """Evict residents until they hold no more cells than they may beside those that run."""
+        allowed = self.budget.n_resident // (1 + len(self.running))
+        while self._n_resident > allowed and self.cache.evict():
+            pass
+
+    @property
+    def _n_resident(self) -> int:
+        """Cells that only residents hold."""
+        return self.slots.n_used - self.slots.n_held(s.slot for s in self.running if s.slot is not None)
 
     def remove(self, sequence: Sequence) -> None:
         """Take a sequence out, wherever it is; its cells are free at once."""
@@ -203,5 +250,3 @@ class Scheduler:
         """Take out everything of an owner."""
         for sequence in [s for s in (*self.running, *self.waiting) if s.family.owner == owner]:
             self.remove(sequence)
-        for family in [f for f in self._trunks.values() if f.owner == owner]:
-            self._drop_trunk(family)

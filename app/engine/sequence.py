@@ -14,38 +14,27 @@ from numpy.typing import NDArray
 from app.engine.events import Delta, Event, Finished, FinishReason, Score, Token
 from app.engine.params import Job
 from app.engine.sampler import History, generator
-from app.engine.text import Stops, Transcript
+from app.engine.text import Transcript, compiled
 
 
 class Family:
     """The candidates of one job, and what they share.
 
     owner: whoever submitted the job. index: the job's number among its owner's. entropy: what the candidates'
-    generators derive from. trunk: a slot that holds the prompt while candidates wait to fork from it.
+    generators derive from. n_cached: prompt tokens that did not have to be read.
     """
 
-    __slots__ = (
-        "entropy",
-        "index",
-        "is_read",
-        "job",
-        "n_unforked",
-        "owner",
-        "scores",
-        "stops",
-        "trunk",
-    )
+    __slots__ = ("entropy", "index", "is_read", "job", "n_cached", "owner", "scores", "stops")
 
     def __init__(self, owner: Hashable, index: int, job: Job, entropy: int) -> None:
         self.owner = owner
         self.index = index
         self.job = job
         self.entropy = entropy
-        self.stops = Stops(job.stops)
+        self.stops = compiled(job.stops)
         self.scores: list[Score] = []
         self.is_read = False
-        self.trunk: int | None = None
-        self.n_unforked = 0
+        self.n_cached = 0
 
 
 class _Held(NamedTuple):
@@ -82,12 +71,16 @@ class Sequence:
         return self.job.n_needed + len(self.generated) - self.n_computed
 
     @property
+    def next_scored(self) -> int:
+        """Index of the first prompt token whose score is wanted and not known; past the prompt where none is."""
+        job = self.job
+        return len(job.prompt) if job.score_from is None else job.score_from + len(self.family.scores)
+
+    @property
     def next_row(self) -> int:
         """Position of the first token after which logits are needed."""
-        job, n_scored = self.job, len(self.family.scores)
-        if job.score_from is not None and job.score_from + n_scored < len(job.prompt):
-            return job.score_from + n_scored - 1
-        return len(job.prompt) + len(self.generated) - 1
+        n_prompt = len(self.job.prompt)
+        return self.next_scored - 1 if self.next_scored < n_prompt else n_prompt + len(self.generated) - 1
 
     def tokens(self, start: int, stop: int) -> NDArray[np.int32]:
         """Tokens at positions start..stop-1, prompt and completion as one text."""

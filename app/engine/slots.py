@@ -4,6 +4,8 @@ Owns the count; the backend owns the cells. A fork shares its first cells with i
 a tree: a node is a run of cells that the same slots hold. Refuses to know what the cells are for.
 """
 
+from collections.abc import Iterable
+
 from app.engine.backend import Memory
 
 
@@ -55,6 +57,16 @@ class Slots:
         while node:
             total, node = total + node.length, node.parent
         return total
+
+    def n_held(self, slots: Iterable[int]) -> int:
+        """Cells that these slots hold between them."""
+        nodes: set[_Node] = set()
+        for slot in slots:
+            node: _Node | None = self._tips[slot]
+            while node and node not in nodes:
+                nodes.add(node)
+                node = node.parent
+        return sum(node.length for node in nodes)
 
     def fork(self, source: int, n_tokens: int) -> int:
         """A slot that shares the first `n_tokens` tokens of `source`. Raises IndexError where none is idle."""

@@ -7,6 +7,7 @@ Refuses to know tokens' ids, and why a sequence ends otherwise.
 from codecs import getincrementaldecoder
 from collections import deque
 from collections.abc import Iterable
+from functools import lru_cache
 
 _decoder = getincrementaldecoder("utf-8")
 
@@ -63,6 +64,12 @@ class Stops:
 
 
 NO_STOPS = Stops(())
+
+
+@lru_cache(maxsize=16)
+def compiled(strings: tuple[str, ...]) -> Stops:
+    """The automaton of these stop strings, made once for all prompts of a request."""
+    return Stops(strings)
 
 
 class Transcript:

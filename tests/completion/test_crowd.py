@@ -27,10 +27,12 @@ KINDS: list[dict[str, Any]] = [
 
 
 def answer(request: dict[str, Any], response: httpx.Response) -> Any:
-    """Everything of an answer but who it was; the chunks of a stream by choice, since choices interleave freely."""
+    """Everything of an answer but who it was and what came from the cache; the chunks of a stream by choice, since
+    choices interleave freely."""
     assert response.status_code == 200, response.text
     if not request.get("stream"):
         body = strict_json(response.content)
+        del body["usage"]["prompt_tokens_details"]
         return without_identity([body])
     chunks = without_identity([strict_json(payload) for payload in events(response.content)[:-1]])
     return sorted(chunks, key=lambda chunk: chunk["choices"][0]["index"])

@@ -86,14 +86,16 @@ class FakeBackend:
         n_rows: int = 1 << 10,
         logits: NDArray[np.float32] | None = None,
         pieces: Ordered[bytes] = PIECES,
+        can_cut: bool = True,
     ) -> None:
         self.table = table() if logits is None else logits
         n_states, n_vocab = self.table.shape
-        self.limits = Limits(n_vocab, n_cells, n_cells, n_slots, n_batch, n_rows)
+        self.limits = Limits(n_vocab, n_cells, n_cells, n_slots, n_batch, n_rows, can_cut)
         self.n_cells = n_cells
         self.fails: Callable[[int, list[Chunk]], None] = lambda _n, _chunks: None
         self.nan_after: frozenset[int] = frozenset()
         self.batches: list[list[Chunk]] = []
+        self.forks: list[int] = []
         self.n_decodes = 0
         self.n_read = 0
         self.is_closed = False
@@ -109,6 +111,11 @@ class FakeBackend:
         """Cells that some slot holds."""
         return len(set().union(*self._slots))
 
+    @property
+    def n_held_slots(self) -> int:
+        """Slots that hold cells."""
+        return sum(map(bool, self._slots))
+
     def length(self, slot: int) -> int:
         return len(self._slots[slot])
 
@@ -119,6 +126,8 @@ class FakeBackend:
         assert source != target
         assert not self._slots[target], "a fork goes into an empty slot"
         assert n_tokens <= len(self._slots[source]), "a fork takes what has been read, no more"
+        assert self.limits.can_cut or n_tokens == len(self._slots[source]), "a fork of a part"
+        self.forks.append(n_tokens)
         self._slots[target] = self._slots[source][:n_tokens]
 
     def drop(self, slot: int) -> None:

@@ -14,7 +14,7 @@ from app.engine.batcher import Batcher, Outcome
 from app.engine.events import Delta, Event, Finished, FinishReason, PromptRead, Score, Started, Token
 from app.engine.params import Bias, Job, SamplingParams
 from app.engine.sampler import generator
-from app.engine.scheduler import Budget
+from app.engine.scheduler import Budget, Scheduler
 from app.errors import GenerationFailed, NoRoom
 from tests.engine.fakes import (
     END,
@@ -50,6 +50,7 @@ class Result:
 
     answers: dict[tuple[int, int], Answer] = field(default_factory=dict)
     scores: dict[int, list[Score]] = field(default_factory=dict)
+    n_cached: dict[int, int] = field(default_factory=dict)
     started: list[int] = field(default_factory=list)
     error: GenerationFailed | None = None
 
@@ -61,9 +62,10 @@ class Result:
             case Started(number):
                 assert number not in self.scores
                 self.started.append(number)
-            case PromptRead(number, _, scores):
+            case PromptRead(number, n_cached, scores):
                 assert number not in self.scores, "its prompt was read twice"
                 self.scores[number] = list(scores)
+                self.n_cached[number] = n_cached
             case Delta() | Finished():
                 self.say(outcome)
 
@@ -82,17 +84,27 @@ class Result:
 class Play:
     """A batcher over a table, and what its owners got. The cells counted are held against those that are taken."""
 
-    def __init__(self, backend: FakeBackend | None = None, budget: Budget = WIDE) -> None:
+    def __init__(self, backend: FakeBackend | None = None, budget: Budget = WIDE, *, keeps: bool = True) -> None:
         self.backend = backend or FakeBackend()
-        self.batcher = Batcher(self.backend, budget)
+        self.budget = budget
+        self.batcher = Batcher(self.backend, budget, keeps=keeps)
+        self.keeps = keeps
+        self.jobs: dict[Hashable, tuple[Job, ...]] = {}
         self.results: dict[Hashable, Result] = {}
 
+    @property
+    def scheduler(self) -> Scheduler:
+        return self.batcher._scheduler
+
     def submit(self, owner: Hashable, *jobs: Job) -> None:
+        self.jobs[owner] = jobs
         self.results[owner] = Result()
         self.batcher.submit(owner, jobs)
 
     def step(self) -> dict[Hashable, list[Outcome]]:
+        has_work, n_decodes = not self.scheduler.is_idle, self.backend.n_decodes
         steps = self.batcher.step()
+        assert self.backend.n_decodes > n_decodes or not has_work, "a step that read nothing"
         brought = dict(steps)
         assert len(brought) == len(steps), "an owner twice in one step"
         for owner, outcomes in steps:
@@ -109,23 +121,51 @@ class Play:
             yield n
         raise AssertionError("it never ends")
 
-    def drain(self, most: int = 2000) -> None:
+    def run(self, most: int = 2000) -> None:
+        """Step until there is nothing more to do; what ended may stay resident."""
         for _ in self.steps(most):
             self.step()
-        self.assert_empty()
+        self.assert_at_rest()
 
-    def assert_empty(self) -> None:
-        assert self.backend.n_used == self.batcher.n_cells_used == self.batcher.n_running == 0
+    def drain(self, most: int = 2000) -> None:
+        """As `run`, and see the residents off."""
+        self.run(most)
+        self.assert_vacant()
+
+    def assert_at_rest(self) -> None:
+        """Nothing runs, and only residents hold slots and cells: none where nothing is kept."""
+        n_resident = len(self.scheduler.cache)
+        assert self.batcher.n_running == 0
+        assert self.scheduler.slots.n_idle == self.backend.limits.n_slots - n_resident
+        assert self.backend.n_held_slots == n_resident
+        if not self.keeps:
+            assert n_resident == 0
+
+    def assert_vacant(self) -> None:
+        """Without its residents, nothing is held."""
+        self.assert_at_rest()
+        while self.scheduler.cache.evict():
+            pass
+        assert self.backend.n_used == self.batcher.n_cells_used == 0
+        assert self.scheduler.slots.n_idle == self.backend.limits.n_slots
 
 
 def alone(*jobs: Job) -> Result:
-    play = Play()
-    play.submit("it", *jobs)
-    play.drain()
-    return play.results["it"]
+    """What the jobs come to, each in an engine of its own that keeps nothing."""
+    result = Result()
+    for number, work in enumerate(jobs):
+        play = Play(keeps=False)
+        play.submit("it", work)
+        play.drain()
+        found = play.results["it"]
+        assert found.error is None
+        result.answers |= {(number, k): answer for (_, k), answer in found.answers.items()}
+        result.scores[number] = found.scores[0]
+    return result
 
 
 def same(found: Result, wanted: Result) -> None:
+    """Equal in all but what the reading cost."""
     assert found.error is None
     assert found.scores == wanted.scores
     assert found.answers == wanted.answers
@@ -146,9 +186,17 @@ SAMPLING = st.sampled_from(
 STOPS = st.sampled_from([(), (), ("b",), ("ab", "c a"), ("aba", "é", "x"), ("z y x", "bb")])
 
 
+TRUNK = [4, 4, 1, 7, 20, 3, 9, 13, 0, 5]
+PROMPTS = st.one_of(
+    st.lists(PROMPT_TOKENS, min_size=1, max_size=14),
+    st.builds(lambda n, tail: TRUNK[:n] + tail, st.integers(1, 10), st.lists(st.integers(0, 2), max_size=4)),
+)
+"""Some have nothing in common, others much."""
+
+
 @st.composite
 def random_jobs(draw: st.DrawFn) -> Job:
-    prompt = draw(st.lists(PROMPT_TOKENS, min_size=1, max_size=14))
+    prompt = draw(PROMPTS)
     max_tokens = draw(st.sampled_from([0, 1, 2, 3, 5, 9]))
     n_top = draw(st.sampled_from([None, 0, 2]))
     return job(
@@ -223,7 +271,7 @@ def test_a_cancelled_owner_leaves_nothing_and_disturbs_nobody(mix: Mix, n_steps:
     play.batcher.cancel(gone)
     for _ in play.steps():
         assert gone not in play.step()
-    play.assert_empty()
+    play.assert_vacant()
     for owner, jobs in enumerate(mix.owners):
         if owner != gone:
             same(play.results[owner], alone(*jobs))
@@ -237,7 +285,7 @@ def test_when_all_are_cancelled_everything_is_free_at_once(mix: Mix, n_steps: in
     for owner in range(len(mix.owners)):
         mix.play.batcher.cancel(owner)
     assert mix.play.batcher.is_idle
-    mix.play.assert_empty()
+    mix.play.assert_vacant()
     assert all(not mix.play.backend.length(slot) for slot in range(mix.play.backend.limits.n_slots))
 
 
@@ -256,7 +304,7 @@ def test_a_decode_that_raises_fails_the_owners_in_its_batch_and_nobody_else(mix:
     for owner, jobs in enumerate(mix.owners):
         play.submit(owner, *jobs)
     for _ in play.steps():
-        running = {s.slot: s.family.owner for s in play.batcher._scheduler.running}
+        running = {s.slot: s.family.owner for s in play.scheduler.running}
         n_before = play.backend.n_decodes
         brought = play.step()
         failed = {o for o, outcomes in brought.items() if any(isinstance(x, GenerationFailed) for x in outcomes)}
@@ -267,7 +315,7 @@ def test_a_decode_that_raises_fails_the_owners_in_its_batch_and_nobody_else(mix:
             batches.append((failed, play.backend.batches[-1]))
         else:
             assert not failed
-    play.assert_empty()
+    play.assert_vacant()
     for owner, jobs in enumerate(mix.owners):
         if (error := play.results[owner].error) is not None:
             assert "Poison" in error.message
@@ -590,7 +638,7 @@ def test_an_owner_may_come_again() -> None:
     play = Play()
     for _ in range(2):
         play.submit("it", job([1, 2], 3))
-        play.drain()
+        play.run()
         same(play.results["it"], alone(job([1, 2], 3)))
 
 

@@ -65,6 +65,15 @@ async def result_of(run: Run) -> Result:
     return result
 
 
+def assert_vacant(engine: Engine, backend: FakeBackend) -> None:
+    """Only residents hold cells, and they give way. To be called while the engine has nothing to do."""
+    batcher = engine._batcher
+    assert (engine.n_running, engine.n_waiting, engine.n_cells_used) == (0, 0, backend.n_used)
+    while batcher._scheduler.cache.evict():
+        pass
+    assert engine.n_cells_used == backend.n_used == 0
+
+
 async def error_of(run: Run) -> SegueError | None:
     try:
         async for _ in run.steps():
@@ -96,10 +105,9 @@ async def test_runs_of_many_at_once_come_to_what_each_comes_to_alone() -> None:
         async with anyio.create_task_group() as group:
             for i in range(len(requests)):
                 group.start_soon(ask, i, engine)
-        assert (engine.n_running, engine.n_waiting, engine.n_cells_used) == (0, 0, 0)
+        assert_vacant(engine, backend)
     for i, jobs in enumerate(requests):
         same(found[i], alone(*jobs))
-    assert backend.n_used == 0
 
 
 async def test_the_iteration_ends_with_the_last_candidate() -> None:
@@ -132,7 +140,8 @@ async def test_leaving_the_iteration_early_cancels() -> None:
         await steps.aclose()  # type: ignore[attr-defined]
         # Commands are taken in their order: when the next one is done, the cancelled one is gone.
         same(await result_of(engine.submit([job([4], 3)])), alone(job([4], 3)))
-        assert (engine.n_running, engine.n_waiting, engine.n_cells_used, backend.n_used) == (0, 0, 0, 0)
+        assert backend.n_used <= 3, "more is held than what the one that ended has read"
+        assert_vacant(engine, backend)
 
 
 async def test_a_cancelled_task_cancels_its_run() -> None:
@@ -151,7 +160,8 @@ async def test_a_cancelled_task_cancels_its_run() -> None:
         with pytest.raises(asyncio.CancelledError):
             await task
         await result_of(engine.submit([job([4], 3)]))
-        assert (run.is_over, engine.n_running, backend.n_used) == (True, 0, 0)
+        assert run.is_over
+        assert_vacant(engine, backend)
 
 
 async def test_a_run_may_be_cancelled_before_it_starts_and_after_its_end() -> None:

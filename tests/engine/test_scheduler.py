@@ -3,17 +3,17 @@
 from collections.abc import Sequence as Ordered
 from dataclasses import dataclass
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.engine.events import FinishReason, Score
 from app.engine.params import Job
-from app.engine.scheduler import Budget, Piece, Scheduler
+from app.engine.scheduler import WORTH_WAITING, Budget, Piece, Scheduler
 from app.engine.sequence import Family, Sequence
 from app.engine.slots import Slots
 from tests.engine.fakes import PROPERTY, job
 
-SCORE = Score(0.0, [])
 WIDE = Budget(n_parallel=8, n_batch=512, n_rows=64, n_beside=128)
 
 
@@ -28,11 +28,20 @@ class Cells:
 class Play:
     """A scheduler and what a batcher does with its plans. Every plan is held against the budget."""
 
-    def __init__(self, budget: Budget = WIDE, n_cells: int = 1000, n_slots: int = 16) -> None:
+    def __init__(
+        self,
+        budget: Budget = WIDE,
+        n_cells: int = 1000,
+        n_slots: int = 16,
+        *,
+        can_cut: bool = True,
+        keeps: bool = True,
+    ) -> None:
         self.budget = budget
         self.slots = Slots(Cells(), n_slots, n_cells)
         self.n_slots = n_slots
-        self.scheduler = Scheduler(self.slots, budget)
+        self.keeps = keeps
+        self.scheduler = Scheduler(self.slots, budget, can_cut=can_cut, keeps=keeps)
         self.admitted: list[Sequence] = []
         self.n_tokens_read = 0
 
@@ -86,16 +95,15 @@ class Play:
         n_rows = piece.n_rows
         while n_rows and work.score_from is not None and work.score_from + len(family.scores) < len(work.prompt):
             assert at == work.score_from + len(family.scores) - 1, "the row of another position"
-            family.scores.append(SCORE)
+            family.scores.append(Score(float(at + 1), []))
             at, n_rows = at + 1, n_rows - 1
         if sequence.n_pending:
             assert n_rows == 0, "a row that nobody needs"
             return
         if not work.max_tokens:
             assert n_rows == 0
-            assert len(family.scores) == len(work.prompt) - (work.score_from or 0)
             sequence.finish(FinishReason.LENGTH)
-            self.scheduler.remove(sequence)
+            self.end(sequence)
             return
         assert n_rows == 1, "no row to draw from"
         assert at == len(work.prompt) + len(sequence.generated) - 1
@@ -106,14 +114,41 @@ class Play:
             family.is_read = True
             self.scheduler.branch(sequence, [s for s in siblings if not s.is_finished])
         if sequence.is_finished:
-            self.scheduler.remove(sequence)
+            self.end(sequence)
 
-    def drain(self, most: int = 3000) -> None:
+    def end(self, sequence: Sequence) -> None:
+        """Retire a sequence; every score that it wants belongs to its token."""
+        work, scores = sequence.job, sequence.family.scores
+        wanted = range(len(work.prompt) if work.score_from is None else work.score_from, len(work.prompt))
+        assert [score.logprob for score in scores] == list(wanted)
+        self.scheduler.retire(sequence)
+
+    def run(self, most: int = 3000) -> None:
+        """Step until all have ended; residents stay."""
         for _ in range(most):
             if self.scheduler.is_idle:
                 break
             assert self.step(), "a step without a piece"
         assert self.scheduler.is_idle, "it never ends"
+        self.assert_at_rest()
+
+    def drain(self, most: int = 3000) -> None:
+        """As `run`, and see the residents off."""
+        self.run(most)
+        self.assert_vacant()
+
+    def assert_at_rest(self) -> None:
+        """Only residents hold slots; none where nothing is kept."""
+        n_resident = len(self.scheduler.cache)
+        assert not self.scheduler.running
+        assert self.slots.n_idle == self.n_slots - n_resident
+        assert self.keeps or not n_resident
+
+    def assert_vacant(self) -> None:
+        """Without its residents, nothing is held."""
+        self.assert_at_rest()
+        while self.scheduler.cache.evict():
+            pass
         assert (self.slots.n_used, self.slots.n_idle) == (0, self.n_slots)
 
 
@@ -151,7 +186,8 @@ def plays(draw: st.DrawFn) -> tuple[Play, list[Wish]]:
     n_rows = n_parallel + draw(st.sampled_from([0, 1, 30]))
     budget = Budget(n_parallel, n_batch, n_rows, draw(st.integers(1, n_batch)))
     n_cells = max(w.n_prompt + w.max_tokens for w in work) + draw(st.sampled_from([0, 1, 5, 20, 300]))
-    return Play(budget, n_cells, n_parallel + draw(st.integers(0, 3))), work
+    n_slots = n_parallel + draw(st.integers(0, 3))
+    return Play(budget, n_cells, n_slots, can_cut=draw(st.booleans()), keeps=draw(st.booleans())), work
 
 
 @settings(PROPERTY, max_examples=80)
@@ -178,7 +214,7 @@ def test_an_owner_who_is_discarded_leaves_nothing(
     left = [*play.scheduler.running, *play.scheduler.waiting]
     assert all(s.family.owner != f"owner {which}" for s in left)
     if not left:
-        assert (play.slots.n_used, play.slots.n_idle) == (0, play.n_slots)
+        play.assert_at_rest()
     play.drain()
 
 
@@ -216,15 +252,15 @@ def test_no_more_than_n_parallel_run() -> None:
 
 def test_admission_leaves_room_for_what_those_that_run_have_yet_to_read() -> None:
     play = Play(n_cells=20)
-    queued = [play.enqueue(job([1] * 10, 3)) for _ in range(3)]
+    queued = [play.enqueue(job([k] * 10, 3)) for k in range(3)]
     assert admitted(play) == queued[:2]
 
 
 def test_the_head_of_the_line_is_not_overtaken() -> None:
     play = Play(n_cells=20)
     first = play.enqueue(job([1] * 12, 3))
-    play.enqueue(job([1] * 12, 3))
-    play.enqueue(job([1], 1))
+    play.enqueue(job([2] * 12, 3))
+    play.enqueue(job([3], 1))
     assert admitted(play) == [first]
     assert play.step()
     assert admitted(play) == []
@@ -255,8 +291,8 @@ def test_beside_those_that_decode_prompts_are_read_by_n_beside() -> None:
     play = Play(Budget(3, 8, 3, 3))
     play.enqueue(job([1], 9))
     play.step()
-    play.enqueue(job([1] * 7, 2))
-    play.enqueue(job([1] * 2, 2))
+    play.enqueue(job([2] * 7, 2))
+    play.enqueue(job([3] * 2, 2))
     assert [sizes(play.step()) for _ in range(4)] == [
         [(1, 1), (3, 0)],
         [(1, 1), (3, 0)],
@@ -297,7 +333,7 @@ def test_rows_are_first_given_to_those_that_decode() -> None:
 def test_scores_go_on_where_a_preemption_left_them() -> None:
     play = Play(Budget(2, 100, 4, 100), n_cells=30)
     play.enqueue(job([1] * 3, 9))
-    play.enqueue(job([1] * 20, 0, score_from=5, n_top=0))
+    play.enqueue(job([2] * 20, 0, score_from=5, n_top=0))
     play.step()
     play.step()
     assert play.scheduler.make_room()
@@ -349,62 +385,238 @@ def test_siblings_go_to_the_head_of_the_line_in_their_order() -> None:
     assert leaders(play)[-1] is other
 
 
-def test_a_trunk_costs_a_slot_and_no_cells_until_the_last_sibling_has_forked() -> None:
+def test_siblings_that_wait_cost_no_slot_and_those_that_run_no_prompt() -> None:
     play = Play(Budget(2, 512, 64, 128), n_slots=4)
     play.enqueue(job([1] * 10, 5, n_candidates=3))
     play.step()
-    assert (play.slots.n_used, play.slots.n_idle) == (10, 2)
+    assert (play.slots.n_used, play.slots.n_idle) == (10, 3)
     play.step()  # the second candidate runs, the third waits
-    assert (play.slots.n_used, play.slots.n_idle) == (12, 1)
-    while len({id(s) for s in play.admitted}) < 3:
-        play.step()
-    assert play.slots.n_idle == 4 - len(play.scheduler.running)
+    assert (play.slots.n_used, play.slots.n_idle) == (12, 2)
     play.drain()
     assert play.n_tokens_read == 10 + 3 * 4
 
 
-def test_a_trunk_outlives_its_leader() -> None:
+def test_siblings_fork_from_a_leader_that_has_ended() -> None:
     play = Play(Budget(1, 512, 64, 128), n_slots=2)
     play.enqueue(job([1] * 10, 2, n_candidates=3))
     play.drain()
     assert play.n_tokens_read == 10 + 3
 
 
-def test_candidates_that_end_with_their_first_token_leave_no_trunk() -> None:
+def test_siblings_fork_from_one_another_when_their_leader_is_gone() -> None:
+    play = Play(Budget(2, 512, 64, 128))
+    leader = play.enqueue(job([1] * 10, 9, n_candidates=3))
+    play.step()
+    play.step()
+    assert [s.candidate for s in play.scheduler.running] == [0, 1]
+    play.scheduler.remove(leader)
+    play.drain()
+    assert play.n_tokens_read == 10 + 1 + 8 + 8
+
+
+def test_candidates_that_end_with_their_first_token_leave_the_prompt_alone() -> None:
     play = Play()
     play.enqueue(job([1] * 10, 1, n_candidates=3))
     play.step()
     assert play.scheduler.is_idle
-    assert (play.slots.n_used, play.slots.n_idle) == (0, 16)
+    assert (play.slots.n_used, play.slots.n_idle) == (10, 15)
+    play.assert_vacant()
 
 
-def test_without_a_slot_for_a_trunk_siblings_read_their_prompt_again() -> None:
-    play = Play(Budget(1, 512, 64, 128), n_slots=1)
+@pytest.mark.parametrize("can_cut", [True, False])
+def test_without_a_slot_beside_the_leaders_siblings_read_their_prompt_again(can_cut: bool) -> None:
+    play = Play(Budget(1, 512, 64, 128), n_slots=1, can_cut=can_cut)
     play.enqueue(job([1] * 10, 2, n_candidates=2))
     play.drain()
     assert play.n_tokens_read == 10 + 1 + 11
 
 
-def test_a_trunk_is_given_up_when_nothing_else_can_free_cells() -> None:
+def test_a_leader_that_has_ended_gives_its_cells_to_those_before_its_siblings() -> None:
     play = Play(Budget(1, 512, 64, 128), n_cells=14, n_slots=3)
     play.enqueue(job([1] * 8, 2, n_candidates=3))
     play.step()
-    other = play.enqueue(job([1] * 12, 2))
+    other = play.enqueue(job([2] * 12, 2))
     play.scheduler.waiting.remove(other)
     play.scheduler.waiting.appendleft(other)  # as after a preemption
     play.drain()
-    # Each has drawn a token before its last reading: the leader has read one, the siblings read theirs with the prompt.
-    assert play.n_tokens_read == 9 + 13 + 9 + 9
+    # The second candidate reads the prompt again, with the token that it has drawn, and the third forks from it.
+    assert play.n_tokens_read == 9 + 13 + 9 + 1
 
 
-def test_the_cells_of_a_discarded_trunk_are_free() -> None:
-    play = Play(Budget(1, 512, 64, 128), n_slots=3)
-    play.enqueue(job([1] * 8, 2, n_candidates=3))
+def test_the_cells_of_a_discarded_family_are_free() -> None:
+    play = Play(Budget(2, 512, 64, 128), n_slots=3)
+    play.enqueue(job([1] * 8, 4, n_candidates=3))
     play.step()
     play.step()
     assert play.slots.n_used > 0
     play.scheduler.discard("owner")
     assert (play.slots.n_used, play.slots.n_idle, play.scheduler.is_idle) == (0, 3, True)
+
+
+# Backends that cannot cut
+
+
+def test_where_forks_are_whole_the_prompt_is_kept_apart_for_the_siblings() -> None:
+    play = Play(Budget(2, 512, 64, 128), n_slots=4, can_cut=False)
+    play.enqueue(job([1] * 10, 5, n_candidates=3))
+    play.step()
+    assert (len(play.scheduler.cache), play.slots.n_used, play.slots.n_idle) == (1, 10, 2)
+    play.drain()
+    assert play.n_tokens_read == 10 + 3 * 4
+
+
+def test_where_forks_are_whole_a_resident_goes_for_the_prompt() -> None:
+    play = Play(Budget(1, 512, 64, 128), n_slots=2, can_cut=False)
+    play.enqueue(job([9] * 5, 1))
+    play.run()
+    play.enqueue(job([1] * 10, 2, n_candidates=2))
+    play.step()
+    (prompt,) = play.scheduler.cache._residents
+    assert prompt.tokens.tolist() == [1] * 10
+    play.drain()
+
+
+def test_where_forks_are_whole_one_candidate_keeps_nothing_apart() -> None:
+    play = Play(can_cut=False)
+    play.enqueue(job([1] * 10, 5))
+    play.step()
+    assert len(play.scheduler.cache) == 0
+    play.drain()
+
+
+def test_where_forks_are_whole_a_conversation_goes_on_from_its_end_and_nowhere_else() -> None:
+    play = Play(can_cut=False)
+    play.enqueue(job([7] * 10, 3))
+    play.run()
+    said = [7] * 10 + [0, 1]  # the last of three tokens was drawn, not read
+    play.enqueue(job([*said, 2, 5, 5], 1))
+    play.run()
+    assert play.n_tokens_read == 12 + 3
+    play.enqueue(job(said[:11], 1))
+    play.run()
+    assert play.n_tokens_read == 12 + 3 + 11
+
+
+# Waiting for what another reads
+
+
+LONG = [k % 50 for k in range(90)]
+
+
+@pytest.mark.parametrize("n_batch", [8, 32, 77, 512])
+@pytest.mark.parametrize("n_parallel", [2, 3, 16])
+def test_a_long_beginning_is_read_once_for_all_who_come_at_once(n_parallel: int, n_batch: int) -> None:
+    n_batch = max(n_batch, n_parallel)
+    play = Play(Budget(n_parallel, n_batch, 64, n_batch), n_slots=32)
+    for k in range(12):
+        play.enqueue(job([*LONG, 60 + k, 60 + k, 60 + k], 4))
+    play.drain()
+    assert play.n_tokens_read == len(LONG) + 12 * (3 + 3)
+
+
+def test_strangers_overtake_those_that_wait_for_a_beginning() -> None:
+    play = Play(Budget(4, 20, 64, 20))
+    first, kin = play.enqueue(job(LONG, 2)), play.enqueue(job([*LONG, 1], 2))
+    stranger = play.enqueue(job([99, 98], 2))
+    assert admitted(play) == [first, stranger]
+    while kin not in play.scheduler.running:
+        play.step()
+    play.drain()
+    assert play.n_tokens_read == len(LONG) + 1 + 2 + 3
+
+
+def test_a_short_beginning_is_not_worth_waiting_for() -> None:
+    play = Play(Budget(4, 512, 64, 512))
+    queued = [play.enqueue(job([*LONG[: WORTH_WAITING - 1], k], 2)) for k in (97, 98, 99)]
+    assert admitted(play) == queued
+
+
+def test_nobody_waits_where_forks_are_whole() -> None:
+    play = Play(Budget(4, 20, 64, 20), can_cut=False)
+    queued = [play.enqueue(job([*LONG, k], 2)) for k in (97, 98, 99)]
+    assert admitted(play) == queued
+
+
+def test_nobody_waits_for_a_beginning_whose_scores_it_would_lack() -> None:
+    play = Play(Budget(4, 20, 64, 20))
+    silent, scored = play.enqueue(job(LONG, 2)), play.enqueue(job([*LONG, 1], 0, score_from=1, n_top=0))
+    assert admitted(play) == [silent, scored]
+
+
+def test_one_who_waits_is_admitted_when_the_reader_is_gone() -> None:
+    play = Play(Budget(4, 20, 64, 20))
+    first, kin = play.enqueue(job(LONG, 2)), play.enqueue(job([*LONG, 1], 2))
+    play.step()
+    play.scheduler.remove(first)
+    assert admitted(play) == [kin]
+    play.drain()
+
+
+def test_nobody_waits_for_a_few_tokens_more_than_are_there() -> None:
+    play = Play(Budget(4, 100, 64, 100))
+    play.enqueue(job(LONG, 1))
+    play.run()
+    queued = [play.enqueue(job([*LONG, 1, 2, 3, k], 2)) for k in (97, 98)]
+    assert admitted(play) == queued
+
+
+def test_nobody_waits_for_what_a_reader_reads_behind_the_common_beginning() -> None:
+    play = Play(Budget(4, 20, 64, 20))
+    first, kin = play.enqueue(job([*LONG, *([99] * 100)], 2)), play.enqueue(job([*LONG, 1], 2))
+    for n_read in (20, 40, 60, 80, 100):
+        assert kin not in play.scheduler.running
+        play.step()
+        assert first.n_computed == n_read
+    assert admitted(play) == [kin]
+
+
+# Residents
+
+
+def beginnings(play: Play) -> list[int]:
+    """The first token of each resident."""
+    return [int(resident.tokens[0]) for resident in play.scheduler.cache._residents]
+
+
+def test_a_resident_that_was_used_stays_longer() -> None:
+    play = Play()
+    for prompt in ([1, 1, 1], [2, 2, 2], [1, 1, 3]):
+        play.enqueue(job(prompt, 1))
+        play.run()
+    assert beginnings(play) == [2, 1, 1]
+
+
+@pytest.mark.parametrize(("n_slots", "n_cells"), [(2, 1000), (9, 21)])
+def test_others_make_room_before_the_one_that_is_shared(n_slots: int, n_cells: int) -> None:
+    play = Play(Budget(1, 512, 64, 128), n_cells, n_slots)
+    for prompt in ([1] * 10, [2] * 10):
+        play.enqueue(job(prompt, 1))
+        play.run()
+    play.enqueue(job([*([1] * 10), 3, 4], 1))
+    play.run()
+    assert play.n_tokens_read == 10 + 10 + 2
+
+
+def test_a_shared_one_gives_way_where_nothing_else_makes_room() -> None:
+    play = Play(Budget(1, 512, 64, 128), n_cells=20)
+    play.enqueue(job([1] * 19, 1))
+    play.run()
+    play.enqueue(job([*([1] * 10), *([2] * 9)], 1))
+    play.run()
+    assert play.n_tokens_read == 19 + 19
+
+
+def test_one_that_waits_for_room_leaves_the_residents_alone() -> None:
+    """Evicting for one that cannot be admitted anyway would cost the next ones their beginnings."""
+    play = Play(Budget(2, 100, 64, 100), n_cells=100)
+    play.enqueue(job([1] * 20, 1))
+    play.run()
+    play.enqueue(job([2] * 50, 20))
+    play.step()
+    play.enqueue(job([3] * 60, 2))
+    play.step()
+    assert len(play.scheduler.cache) == 1
+    play.drain()
 
 
 # Preemption
@@ -446,8 +658,7 @@ def test_one_sequence_alone_gives_no_room() -> None:
     assert play.scheduler.n_preempted == 0
 
 
-def test_a_trunk_whose_cells_others_hold_is_kept_while_room_is_made() -> None:
-    """Giving it up would free nothing, and its siblings would read their prompt again."""
+def test_siblings_that_were_preempted_fork_their_prompt_again() -> None:
     play = Play(Budget(2, 512, 64, 128), n_cells=17, n_slots=4)
     play.enqueue(job([1] * 10, 6, n_candidates=3))
     play.drain()

@@ -10,8 +10,11 @@ from tests.servers import Api
 pytestmark = pytest.mark.real
 
 TEXT = "The capital of France is Paris, and the capital of Italy is Rome. Both cities are very old."
-NOISE = 1e-2
-"""Quantised weights without AMX: logits depend on how many rows a decode has. With AMX it is 0."""
+NOISE, MEAN_NOISE = 0.6, 0.1
+"""How far a token's score, and the mean of them, may move with the shape of a batch and the place of its cells.
+
+Measured on quantised weights: 0.3 and 0.05 (docs/measurements.md). A score of a neighbouring token is off by nats.
+"""
 
 
 def scores(api: Api, text: str) -> list[float]:
@@ -73,9 +76,9 @@ def test_echoed_scores_are_those_of_the_text_built_up_token_by_token(gemma: Api)
         )
         (got,) = step["logprobs"]["token_logprobs"]
         assert step["logprobs"]["tokens"] == [echoed["logprobs"]["tokens"][i]]
-        assert abs(got - wanted) < NOISE * max(1, abs(wanted))
+        assert abs(got - wanted) < NOISE
         total += got
-    assert abs(total - sum(v for v in echoed["logprobs"]["token_logprobs"] if v is not None)) < NOISE * len(ids)
+    assert abs(total - sum(v for v in echoed["logprobs"]["token_logprobs"] if v is not None)) < MEAN_NOISE * len(ids)
 
 
 def test_two_prompts_two_choices_best_of_four(gemma: Api) -> None:
