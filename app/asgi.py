@@ -10,27 +10,38 @@ from pathlib import Path
 from typing import Any
 
 from litestar import Litestar
+from litestar.config.cors import CORSConfig
 from litestar.di import Provide
 from litestar.types import ASGIApp
 
-from app.api import completions, description, errors, health, models
+from app import __version__
+from app.api import completions, description, editors, errors, health, models, tokenizer
+from app.api.auth import KeyGuard
+from app.api.cors import ForeignPreflight
 from app.api.disconnect import ClientGone
 from app.api.request_id import RequestId
 from app.completion.checks import Rules
+from app.completion.infill import Infill
 from app.completion.service import CompletionService, Served
+from app.completion.tokenizer import TokenizerService
 from app.engine.backend import Backend, Vocabulary
 from app.engine.engine import Engine
 from app.engine.llama import MAX_SLOTS, LlamaBackend, LlamaModel, Sizes
 from app.engine.scheduler import Budget
 from app.errors import SettingsError
 from app.names import names_of
-from app.schemas import Model, ModelList, ModelMeta
+from app.schemas import Model, ModelList, ModelMeta, Props
 from app.settings import Settings
 
 DEFAULT_CONTEXT = 8192
 MAX_BODY = 32 << 20
-N_ROWS = 64
-"""Logits rows of one decode: each costs eight bytes a token of the vocabulary, two megabytes on a large one."""
+N_SLOTS = 64
+"""Sequences in the cache, running or ended, and logits rows of one decode: llama.cpp reserves a row for each slot, at
+eight bytes a token of the vocabulary, two megabytes on a large one."""
+LOCAL_ORIGINS = r"https?://(localhost|127\.0\.0\.1|\[::1\])(:\d+)?"
+"""Pages of this machine: they may call without being named."""
+RESIDENT_SHARE = 2
+"""Of the cells, one in so many may stay with ended sequences while none runs."""
 N_BESIDE = 128
 """Prompt tokens that a step reads beside running sequences: they wait for it."""
 
@@ -41,6 +52,7 @@ class Loaded:
 
     backend: Backend
     vocabulary: Vocabulary
+    infill: Infill
     names: tuple[str, ...]
     fingerprint: str
     meta: ModelMeta
@@ -57,9 +69,13 @@ def load(settings: Settings, progress: Callable[[float], None] | None = None) ->
     numbers = (sizes.n_batch, sizes.n_threads, settings.gpu_layers)
     fingerprint = hashlib.sha256(model.digest + repr(numbers).encode()).hexdigest()[:12]
     facts = model.facts
+    infill = Infill(
+        model.vocabulary, settings.fim_order, settings.fim_template, may_search=settings.insertion == "search"
+    )
     return Loaded(
         backend=LlamaBackend(model, sizes),
         vocabulary=model.vocabulary,
+        infill=infill,
         names=names_of(model.path, settings.alias),
         fingerprint=f"fp_{fingerprint}",
         meta=ModelMeta(
@@ -69,7 +85,7 @@ def load(settings: Settings, progress: Callable[[float], None] | None = None) ->
             size=facts.n_bytes,
             quantization=facts.quantisation,
             n_ctx_train=facts.n_context_trained,
-            supports_suffix=False,
+            supports_suffix=infill.is_possible,
         ),
         device=model.device,
         n_threads=sizes.n_threads,
@@ -85,15 +101,14 @@ def sizes_of(settings: Settings, n_context_trained: int) -> Sizes:
             f"cache_size is {n_cells}; it must be at least ctx_size, which is {n_context}, or the longest request "
             "would never fit."
         )
-    # A slot for each running sequence, and one for each prompt whose candidates wait to fork from it.
-    n_slots = min(2 * settings.parallel, MAX_SLOTS)
+    n_slots = min(max(2 * settings.parallel, N_SLOTS), MAX_SLOTS)
     return Sizes(
         n_context=n_context,
         n_cells=-(-n_cells // 256) * 256,
         n_slots=n_slots,
         n_batch=settings.batch_size,
         # llama.cpp reserves a row for each slot, and aborts the process where there are fewer.
-        n_rows=max(n_slots, N_ROWS),
+        n_rows=n_slots,
         n_threads=settings.threads or len(os.sched_getaffinity(0)),
     )
 
@@ -101,7 +116,13 @@ def sizes_of(settings: Settings, n_context_trained: int) -> Sizes:
 def create_engine(settings: Settings, loaded: Loaded) -> Engine:
     """The engine of a loaded model."""
     limits = loaded.backend.limits
-    budget = Budget(settings.parallel, limits.n_batch, limits.n_rows, min(N_BESIDE, limits.n_batch))
+    budget = Budget(
+        settings.parallel,
+        limits.n_batch,
+        limits.n_rows,
+        min(N_BESIDE, limits.n_batch),
+        limits.n_cells // RESIDENT_SHARE,
+    )
     return Engine(loaded.backend, budget, settings.max_waiting)
 
 
@@ -109,8 +130,12 @@ def create_app(settings: Settings, loaded: Loaded, engine: Engine) -> ASGIApp:
     """The application that serves a loaded model by an engine, which it starts and closes."""
     limits = loaded.backend.limits
     served = Served(loaded.names, loaded.fingerprint, limits.n_context)
-    service = CompletionService(engine, loaded.vocabulary, served, rules_of(settings))
+    service = CompletionService(engine, loaded.vocabulary, served, rules_of(settings), loaded.infill)
     listed = model_list(served, loaded.meta)
+
+    cors = CORSConfig(
+        allow_origins=list(settings.cors_origin), allow_origin_regex=LOCAL_ORIGINS, expose_headers=["x-request-id"]
+    )
 
     @asynccontextmanager
     async def running(_: Litestar) -> AsyncIterator[None]:
@@ -128,6 +153,12 @@ def create_app(settings: Settings, loaded: Loaded, engine: Engine) -> ASGIApp:
             completions.create_completion,
             models.list_models,
             models.get_model,
+            tokenizer.tokenize,
+            tokenizer.detokenize,
+            tokenizer.tokenizer_info,
+            editors.fim_completion,
+            editors.infill,
+            editors.get_props,
             health.health,
             description.schema,
             description.docs,
@@ -137,14 +168,18 @@ def create_app(settings: Settings, loaded: Loaded, engine: Engine) -> ASGIApp:
             "engine": given(engine),
             "models": given(listed),
             "settings": given(settings),
+            "tokenizer": given(TokenizerService(loaded.vocabulary, limits.n_context)),
+            "props": given(props_of(settings, loaded)),
         },
+        guards=[KeyGuard(settings.api_key)],
+        cors_config=cors,
         exception_handlers={Exception: errors.respond, ClientGone: errors.nobody},
         lifespan=[running],
         openapi_config=None,
         request_max_body_size=MAX_BODY,
         logging_config=None,
     )
-    return RequestId(app)
+    return RequestId(ForeignPreflight(app, cors))
 
 
 def rules_of(settings: Settings) -> Rules:
@@ -154,6 +189,19 @@ def rules_of(settings: Settings) -> Rules:
         max_logprobs=default.max_logprobs if settings.max_logprobs is None else settings.max_logprobs,
         max_stop=settings.max_stop or default.max_stop,
         strict=settings.strict,
+    )
+
+
+def props_of(settings: Settings, loaded: Loaded) -> Props:
+    """The answer of /props. It names the model, not where its file lies."""
+    return Props(
+        default_generation_settings={"n_ctx": loaded.backend.limits.n_context},
+        total_slots=settings.parallel,
+        model_alias=loaded.names[0],
+        model_path=loaded.names[0],
+        chat_template=loaded.vocabulary.chat_template or "",
+        modalities={"vision": False, "audio": False},
+        build_info=f"segue {__version__}",
     )
 
 

@@ -16,7 +16,7 @@ from app import __version__
 from app.api import server
 from app.asgi import Loaded, create_app, create_engine, load
 from app.errors import SettingsError, StartError
-from app.settings import Settings
+from app.settings import LISTS, Settings
 from app.settings import load as load_settings
 
 console = Console(stderr=True)
@@ -40,7 +40,8 @@ def _settings(function: Callable[..., None]) -> Callable[..., None]:
             help="Most tokens of one request, prompt and completion [the model's context, at most 8192].",
         ),
         click.option(
-            "--cache-size", metavar="N", type=int, help="Tokens that all sequences share room for [2 x ctx-size]."
+            "--cache-size", metavar="N", type=int,
+            help="Tokens that all sequences share room for [2 x ctx-size, at least 8192].",
         ),
         click.option("-np", "--parallel", metavar="N", type=int, help="Most sequences that run at once [16]."),
         click.option("-t", "--threads", metavar="N", type=int, help="Threads that compute [all processors]."),
@@ -50,6 +51,25 @@ def _settings(function: Callable[..., None]) -> Callable[..., None]:
         click.option("--max-stop", metavar="N", type=int, help="Most stop strings [64; 4 with --strict]."),
         click.option("--max-waiting", metavar="N", type=int, help="Requests that may wait in line [256]."),
         click.option("--strict", is_flag=True, default=None, help="Refuse whatever OpenAI's API would refuse."),
+        click.option(
+            "--api-key", metavar="KEY", multiple=True, help="Key that clients must send (repeatable) [none needed]."
+        ),
+        click.option("--api-key-file", metavar="FILE", help="File with such keys, one a line."),
+        click.option(
+            "--cors-origin", metavar="ORIGIN", multiple=True,
+            help="Web origin whose pages may call, beside this machine's; * and null only if named (repeatable).",
+        ),
+        click.option(
+            "--fim-order", metavar="ORDER", help="Order in which a gap is read: psm (prefix first) or spm [psm]."
+        ),
+        click.option(
+            "--fim-template", metavar="TEXT",
+            help="What a gap is read as: {prefix} and {suffix} among special tokens [the model's own].",
+        ),
+        click.option(
+            "--insertion", metavar="WAY",
+            help="frame: by the model's own tokens; search: also by search, where it has none [frame].",
+        ),
         click.option("--config", metavar="FILE", help="TOML file with any of these settings."),
     ]  # fmt: skip
     for option in reversed(options):
@@ -64,7 +84,7 @@ def serve(**flags: Any) -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("segue.llama").setLevel(logging.WARNING)
     try:
-        settings = load_settings(flags | {"alias": flags["alias"] or None})
+        settings = load_settings({key: value or None if key in LISTS else value for key, value in flags.items()})
         listener = server.bind(settings.host, settings.port)
         with _progress() as report:
             loaded = load(settings, report)
@@ -90,6 +110,11 @@ def _banner(settings: Settings, loaded: Loaded, listener: socket.socket) -> None
     if settings.gpu_layers and loaded.device == "CPU":
         console.print(
             f"WARNING: --gpu-layers {settings.gpu_layers} has no effect: llama-cpp-python was built without a GPU.",
+            style="bold yellow",
+        )
+    if limits.n_context > meta.n_ctx_train:
+        console.print(
+            f"WARNING: the model was trained on {meta.n_ctx_train} tokens; beyond them, text goes astray.",
             style="bold yellow",
         )
     table = Table.grid(padding=(0, 2))

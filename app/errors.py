@@ -5,6 +5,7 @@
     │   ├── InvalidRequest
     │   ├── ContextLengthExceeded
     │   └── ModelNotFound
+    ├── Unauthorized            no key, or a wrong one
     ├── Overloaded              the waiting line is full
     ├── Unavailable             the server is stopping, or its engine has died
     ├── GenerationFailed        a fault of the server while it served this request
@@ -49,6 +50,12 @@ class ModelNotFound(RequestError):
     """The request names a model that is not served here."""
 
     code = "model_not_found"
+
+
+class Unauthorized(SegueError):
+    """The request carries none of the server's keys."""
+
+    code = "invalid_api_key"
 
 
 class Overloaded(SegueError):

@@ -122,6 +122,157 @@ EXTENSIONS = frozenset(
 """Fields that OpenAI's API does not have; refused with --strict."""
 
 
+class PromptTokensDetails(Struct):
+    """Where the prompt tokens came from."""
+
+    cached_tokens: int = 0
+
+
+class Usage(Struct):
+    """Tokens read, once a prompt; and drawn, for all candidates."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: PromptTokensDetails
+
+
+class TokenizeRequest(Struct, frozen=True, kw_only=True):
+    """A text to be cut into tokens. Special tokens in it are parsed."""
+
+    prompt: str
+    add_special_tokens: Annotated[bool | None, Meta(description="Put BOS first if the model asks for it.")] = None
+
+
+class Tokenized(Struct):
+    """The tokens of a text."""
+
+    tokens: list[int]
+    count: int
+    max_model_len: int
+
+
+class DetokenizeRequest(Struct, frozen=True, kw_only=True):
+    """Tokens to be made text."""
+
+    tokens: list[int]
+
+
+class Detokenized(Struct):
+    """The text of tokens."""
+
+    prompt: str
+
+
+class TokenizerInfo(Struct):
+    """The model's special tokens by name, null where it has none; its chat template, which segue does not use."""
+
+    bos_token: str | None
+    eos_token: str | None
+    pad_token: str | None
+    add_bos_token: bool
+    model_max_length: int
+    chat_template: str | None
+
+
+class FimRequest(Struct, frozen=True, kw_only=True):
+    """A gap to be filled, as Mistral's API asks for it. Fields mean what they mean in a CompletionRequest."""
+
+    model: str | None = None
+    prompt: str
+    suffix: str | None = None
+    max_tokens: Annotated[int, Meta(ge=0)] | None = None
+    min_tokens: Annotated[int, Meta(ge=0)] | None = None
+    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
+    random_seed: Annotated[int, Meta(ge=-I64, le=I64 - 1)] | None = None
+    stop: str | list[str] | None = None
+    stream: bool | None = None
+
+
+class Message(Struct):
+    """What was inserted, in the form of a chat's answer."""
+
+    content: str
+    role: Literal["assistant"] = "assistant"
+
+
+class FimChoice(Struct):
+    """One insertion; a stream has `delta` in place of `message`."""
+
+    index: int
+    finish_reason: Literal["stop", "length"] | None
+    message: Message | UnsetType = UNSET
+    delta: Message | UnsetType = UNSET
+
+
+class FimCompletion(Struct):
+    """Mistral's answer."""
+
+    id: str
+    object: Literal["chat.completion", "chat.completion.chunk"]
+    created: int
+    model: str
+    choices: list[FimChoice]
+    usage: Usage | UnsetType = UNSET
+
+
+class InfillRequest(Struct, frozen=True, kw_only=True):
+    """A gap to be filled, as llama.cpp's /infill asks for it; the defaults are that server's.
+
+    `prompt` follows `input_prefix`. n_predict -1: until the gap is full, or the context.
+    """
+
+    input_prefix: str | None = None
+    input_suffix: str | None = None
+    prompt: str | None = None
+    n_predict: Annotated[int, Meta(ge=-1)] | None = None
+    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
+    top_k: Annotated[int, Meta(ge=-1)] | None = None
+    top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
+    min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
+    seed: Annotated[int, Meta(ge=-I64, le=I64 - 1)] | None = None
+    stop: str | list[str] | None = None
+    stream: bool | None = None
+
+
+class Timings(Struct):
+    """How long it took: tokens, milliseconds, and tokens a second, of the prompt and of the completion."""
+
+    prompt_n: int
+    prompt_ms: float
+    prompt_per_second: float
+    predicted_n: int
+    predicted_ms: float
+    predicted_per_second: float
+
+
+class Infilled(Struct):
+    """llama.cpp's answer; in a stream `stop` is false on all chunks but the last."""
+
+    content: str
+    stop: bool
+    model: str | UnsetType = UNSET
+    stop_type: Literal["eos", "limit", "none"] | UnsetType = UNSET
+    tokens_predicted: int | UnsetType = UNSET
+    tokens_evaluated: int | UnsetType = UNSET
+    tokens_cached: int | UnsetType = UNSET
+    truncated: bool | UnsetType = UNSET
+    timings: Timings | UnsetType = UNSET
+
+
+class Props(Struct):
+    """What llama.cpp's clients ask a server of itself."""
+
+    default_generation_settings: dict[str, int]
+    total_slots: int
+    model_alias: str
+    model_path: str
+    chat_template: str
+    modalities: dict[str, bool]
+    build_info: str
+
+
 class Logprobs(Struct):
     """Four arrays of one length: one entry a token."""
 
@@ -147,21 +298,6 @@ class Choice(Struct):
     finish_reason: Literal["stop", "length"] | None = None
     token_ids: list[int] | UnsetType = UNSET
     prompt_token_ids: list[int] | UnsetType = UNSET
-
-
-class PromptTokensDetails(Struct):
-    """Where the prompt tokens came from."""
-
-    cached_tokens: int = 0
-
-
-class Usage(Struct):
-    """Tokens read, once a prompt; and drawn, for all candidates."""
-
-    prompt_tokens: int
-    completion_tokens: int
-    total_tokens: int
-    prompt_tokens_details: PromptTokensDetails
 
 
 class Completion(Struct):

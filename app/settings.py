@@ -7,7 +7,7 @@ import os
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta, Struct
@@ -15,6 +15,9 @@ from msgspec import Meta, Struct
 from app.errors import SettingsError
 
 PREFIX = "SEGUE_"
+
+LISTS = ("alias", "api_key", "cors_origin")
+"""Settings of several values; as one string they are separated by commas."""
 
 Count = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 
@@ -36,6 +39,12 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     max_stop: Annotated[int, Meta(ge=1, le=1000)] | None = None
     max_waiting: Annotated[int, Meta(ge=0, le=1 << 20)] = 256
     strict: bool = False
+    api_key: tuple[str, ...] = ()
+    api_key_file: str | None = None
+    cors_origin: tuple[str, ...] = ()
+    fim_order: Literal["psm", "spm"] = "psm"
+    fim_template: str | None = None
+    insertion: Literal["frame", "search"] = "frame"
 
 
 def load(flags: Mapping[str, Any], environment: Mapping[str, str] | None = None) -> Settings:
@@ -58,9 +67,26 @@ def load(flags: Mapping[str, Any], environment: Mapping[str, str] | None = None)
                 known = ", ".join(Settings.__struct_fields__)
                 raise SettingsError(f"{key} in {source} is not a setting. Settings: {known}.")
             chosen[key], sources[key] = value, source
-    if isinstance(chosen.get("alias"), str):
-        chosen["alias"] = [name.strip() for name in chosen["alias"].split(",") if name.strip()]
-    return _checked(chosen, sources)
+    for key in LISTS:
+        if isinstance(value := chosen.get(key), str):
+            chosen[key] = [name.strip() for name in value.split(",") if name.strip()]
+    settings = _checked(chosen, sources)
+    return msgspec.structs.replace(settings, api_key=(*settings.api_key, *_filed_keys(settings.api_key_file)))
+
+
+def _filed_keys(path: str | None) -> list[str]:
+    """The keys in a file, one a line."""
+    if path is None:
+        return []
+    try:
+        keys = [line.strip() for line in Path(path).read_text().splitlines() if line.strip()]
+    except OSError as error:
+        raise SettingsError(f"api_key_file: {path} cannot be read: {error.strerror}.") from None
+    except UnicodeDecodeError:
+        raise SettingsError(f"api_key_file: {path} is not text.") from None
+    if not keys:
+        raise SettingsError(f"api_key_file: {path} holds no key.")
+    return keys
 
 
 def _variables(environment: Mapping[str, str]) -> dict[str, Any]:
@@ -87,7 +113,12 @@ def _checked(chosen: Mapping[str, Any], sources: Mapping[str, str]) -> Settings:
     except msgspec.ValidationError as error:
         problem, _, path = str(error).partition(" - at `$.")
         key = path.rstrip("`").partition("[")[0]
-        raise SettingsError(f"{key} in {sources[key]} is {chosen[key]!r}: {problem}.") from None
+        shown = "not shown" if key == "api_key" else repr(chosen[key])
+        raise SettingsError(f"{key} in {sources[key]} is {shown}: {problem}.") from None
+    for key in LISTS:
+        values = getattr(settings, key)
+        if key in sources and not all(value.strip() for value in values or [""]):
+            raise SettingsError(f"{key} in {sources[key]} is empty; leave it out, or give it a value.")
     if settings.batch_size < settings.parallel:
         raise SettingsError(
             f"batch_size is {settings.batch_size}; it must be at least parallel, which is {settings.parallel}: "

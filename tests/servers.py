@@ -132,12 +132,17 @@ class Streamed:
         return [whole[index] for index in sorted(whole)]
 
 
-def events(body: bytes) -> list[str]:
-    """The payloads of a stream, whose bytes must be exactly `data: <payload>\\n\\n` each, with one `[DONE]`, last."""
+def payloads_of(body: bytes) -> list[str]:
+    """The payloads of a stream, whose bytes must be exactly `data: <payload>\\n\\n` each."""
     pieces = body.split(b"\n\n")
     assert pieces.pop() == b"", "the stream ends with an empty line"
     assert all(piece.startswith(b"data: ") and b"\n" not in piece for piece in pieces)
-    payloads = [piece.removeprefix(b"data: ").decode() for piece in pieces]
+    return [piece.removeprefix(b"data: ").decode() for piece in pieces]
+
+
+def events(body: bytes) -> list[str]:
+    """The payloads of a stream that ends as OpenAI's do, with one `[DONE]`, last."""
+    payloads = payloads_of(body)
     assert payloads.count("[DONE]") == 1
     assert payloads[-1] == "[DONE]"
     return payloads
@@ -150,6 +155,12 @@ def strict_json(text: str | bytes) -> Any:
         raise AssertionError(f"{name} is no JSON")
 
     return json.loads(text, parse_constant=refuse)
+
+
+def one_line(text: str) -> str:
+    """What was said, which must be one line."""
+    (line,) = text.strip().splitlines()
+    return line
 
 
 def shown(value: object) -> str:
@@ -185,9 +196,11 @@ class Api:
 
     url: str
     defaults: Json = field(default_factory=dict)
+    key: str | None = None
 
     def __post_init__(self) -> None:
-        self.http = httpx.Client(base_url=self.url, timeout=120)
+        headers = {} if self.key is None else {"authorization": f"Bearer {self.key}"}
+        self.http = httpx.Client(base_url=self.url, timeout=120, headers=headers)
 
     def post(self, **fields: Any) -> httpx.Response:
         """A request as it is; no field of it is checked here."""

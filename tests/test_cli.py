@@ -17,13 +17,7 @@ from app.api import server as api_server
 from app.cli import main
 from app.errors import StartError
 from app.settings import Settings
-from tests.servers import Server, envelope, running, segue
-
-
-def one_line(text: str) -> str:
-    """What was said, which must be one line."""
-    (line,) = text.strip().splitlines()
-    return line
+from tests.servers import Server, envelope, one_line, running, segue
 
 
 def test_help_names_every_command_and_setting() -> None:

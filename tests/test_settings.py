@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from app.errors import SettingsError
-from app.settings import Settings, load
+from app.settings import LISTS, Settings, load
 
 FIELDS = Settings.__struct_fields__
 
@@ -43,17 +43,24 @@ def test_a_file_may_be_named_in_the_environment(tmp_path: Path) -> None:
 
 
 def test_every_setting_can_be_set_from_every_source(tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text("m\n")
     values: dict[str, Any] = {
         "model": "a.gguf", "alias": ["x", "y"], "host": "::1", "port": 1, "ctx_size": 2, "cache_size": 3, "parallel": 4,
         "threads": 5, "batch_size": 6, "gpu_layers": 7, "max_logprobs": 8, "max_stop": 9, "max_waiting": 10,
-        "strict": True,
+        "strict": True, "api_key": ["k", "l"], "api_key_file": str(keys), "cors_origin": ["*", "null"],
+        "fim_order": "spm", "fim_template": "<P>{prefix}<S>{suffix}", "insertion": "search",
     }  # fmt: skip
     more = set(FIELDS) - set(values)
-    wanted = Settings(**values | {"alias": ("x", "y")})
+    wanted = Settings(**values | {key: tuple(values[key]) for key in LISTS} | {"api_key": ("k", "l", "m")})
     lines = [f"{key.replace('_', '-')} = {str(value).lower() if key == 'strict' else repr(value)}"
              for key, value in values.items()]  # fmt: skip
     environment = {
-        f"SEGUE_{key.upper()}": ",".join(value) if key == "alias" else str(value).lower()
+        f"SEGUE_{key.upper()}": ",".join(value)
+        if key in LISTS
+        else str(value).lower()
+        if key == "strict"
+        else str(value)
         for key, value in values.items()
     }
     assert load({"config": toml(tmp_path, "\n".join(lines))}, {}) == wanted
@@ -86,6 +93,7 @@ def test_truth_in_the_environment(value: str) -> None:
         ("max_logprobs", "-1", "0"),
         ("threads", "many", "int"),
         ("gpu_layers", "-99999", "0"),
+        ("fim_order", "mps", "enum"),
     ],
 )
 def test_a_bad_variable_is_named_with_value_type_and_source(key: str, value: str, kind: str) -> None:
@@ -141,8 +149,15 @@ def test_a_file_that_cannot_be_read_or_is_no_toml(tmp_path: Path) -> None:
     assert "bytes.toml" in refused({"config": str(tmp_path / "bytes.toml")})
 
 
-def test_aliases_are_separated_by_commas_in_the_environment() -> None:
-    assert load({}, {"SEGUE_ALIAS": " a , b/c ,, d"}).alias == ("a", "b/c", "d")
+@pytest.mark.parametrize("key", LISTS)
+def test_several_values_are_separated_by_commas_in_the_environment(key: str) -> None:
+    assert getattr(load({}, {f"SEGUE_{key.upper()}": " a , b/c ,, d"}), key) == ("a", "b/c", "d")
+
+
+def test_a_bad_key_is_not_shown(tmp_path: Path) -> None:
+    message = refused({"config": toml(tmp_path, 'api_key = ["sk-secret", 7]')})
+    assert "api_key" in message
+    assert "sk-secret" not in message
 
 
 def test_a_batch_must_hold_a_token_of_each_running_sequence() -> None:

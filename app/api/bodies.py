@@ -3,6 +3,8 @@
 Litestar would decode a body laxly ("16" for 16, 1 for true): here msgspec decodes the raw bytes against the schema.
 """
 
+import asyncio
+import re
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -16,6 +18,16 @@ T = TypeVar("T")
 _STRICT_FIELDS = frozenset(CompletionRequest.__struct_fields__) - EXTENSIONS
 
 
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+
+INLINE = 1 << 14
+
+
+async def off_loop(body: bytes, work: Callable[[bytes], T]) -> T:
+    """`work(body)`, in a thread where the body is large: a long text takes longer than a step may wait."""
+    return work(body) if len(body) < INLINE else await asyncio.to_thread(work, body)
+
+
 def decoder(kind: type[T]) -> Callable[[bytes], T]:
     """A function that decodes bodies of one kind. It raises InvalidRequest: not JSON, or a wrong type or range."""
     decode = msgspec.json.Decoder(kind).decode
@@ -26,7 +38,7 @@ def decoder(kind: type[T]) -> Callable[[bytes], T]:
         except msgspec.ValidationError as error:
             raise _explained(body, str(error)) from None
         except msgspec.DecodeError as error:
-            raise InvalidRequest(f"The request's body is not valid JSON: {error}.") from None
+            raise InvalidRequest(f"The request's body is not valid JSON: {error}.{_hint(body)}") from None
         except RecursionError:
             raise InvalidRequest("The request's body is nested too deeply.") from None
 
@@ -44,6 +56,13 @@ def completion_request(body: bytes, *, strict: bool) -> CompletionRequest:
     return request
 
 
+def _hint(body: bytes) -> str:
+    """What a decoder's message does not say of two common bodies."""
+    if not body.strip():
+        return " It is empty."
+    return " An unpaired surrogate (\\ud800 to \\udfff) is no character." if _SURROGATE.search(body) else ""
+
+
 def _explained(body: bytes, reason: str) -> InvalidRequest:
     """An error that names the field and its value, from msgspec's "Expected ... - at `$.field`"."""
     problem, _, path = reason.partition(" - at `$")
@@ -51,7 +70,9 @@ def _explained(body: bytes, reason: str) -> InvalidRequest:
     param = field.partition(".")[0].partition("[")[0]
     if not param:
         return InvalidRequest(problem.replace("Object missing required field", "missing field"))
-    return InvalidRequest(f"{field}: {problem}; {param} is {_shown(_fields(body).get(param))}.", param)
+    fields = _fields(body)
+    told = f"; {param} is {_shown(fields[param])}" if param in fields else ""
+    return InvalidRequest(f"{field}: {problem}{told}.", param)
 
 
 def _fields(body: bytes) -> dict[str, Any]:

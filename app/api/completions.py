@@ -1,22 +1,16 @@
 """POST /v1/completions."""
 
-import asyncio
-import weakref
 from typing import Any
 
 from litestar import Request, Response, post
 from litestar.response import Stream
 
 from app.api import sse
-from app.api.bodies import completion_request
+from app.api.bodies import completion_request, off_loop
 from app.api.disconnect import unless_gone
-from app.api.request_id import request_id
 from app.completion.service import CompletionService, Prepared
 from app.schemas import Completion
 from app.settings import Settings
-
-INLINE_BODY = 1 << 14
-"""Larger bodies are decoded and tokenised in a thread: a long text takes longer than a step may wait."""
 
 
 @post("/v1/completions", status_code=200)
@@ -25,15 +19,12 @@ async def create_completion(
 ) -> Response[Completion] | Stream:
     """Continue a text, plainly or as a stream. Everything that can be refused is refused before the answer begins."""
 
-    def prepare() -> Prepared:
+    def prepare(body: bytes) -> Prepared:
         return service.prepare(completion_request(body, strict=settings.strict))
 
-    prepared = prepare() if len(body) < INLINE_BODY else await asyncio.to_thread(prepare)
+    prepared = await off_loop(body, prepare)
     run = service.start(prepared)
     if prepared.request.stream:
-        stream = sse.events(service.stream(prepared, run), request_id(request.scope))
-        # A stream whose client left before its first event is never begun, and so never ended by itself.
-        weakref.finalize(stream, run.cancel)
-        return Stream(stream, media_type=sse.MEDIA_TYPE, headers={"cache-control": "no-cache"})
+        return sse.response(request, run, service.stream(prepared, run))
     answer = await unless_gone(request, service.answer(prepared, run))
     return Response(answer, media_type="application/json")

@@ -7,12 +7,12 @@ from litestar import Request, Response
 from litestar.exceptions import HTTPException, InternalServerException
 
 from app.api.request_id import request_id
-from app.errors import ModelNotFound, Overloaded, RequestError, SegueError, Unavailable
+from app.errors import ModelNotFound, Overloaded, RequestError, SegueError, Unauthorized, Unavailable
 from app.schemas import ErrorBody, ErrorResponse
 
 logger = logging.getLogger("segue.api")
 
-RETRY_AFTER = {"retry-after": "1"}
+_HEADERS = {401: {"www-authenticate": "Bearer"}, 429: {"retry-after": "1"}, 503: {"retry-after": "1"}}
 HUNG_UP = "client disconnected prematurely"
 """What Litestar says where a body is cut off."""
 
@@ -24,6 +24,8 @@ def describe(error: Exception, request: str) -> tuple[int, ErrorBody]:
             return 404, ErrorBody(error.message, "invalid_request_error", error.param, error.code)
         case RequestError():
             return 400, ErrorBody(error.message, "invalid_request_error", error.param, error.code)
+        case Unauthorized():
+            return 401, ErrorBody(error.message, "authentication_error", code=error.code)
         case Overloaded():
             return 429, ErrorBody(error.message, "rate_limit_error", code=error.code)
         case Unavailable():
@@ -45,8 +47,7 @@ def respond(request: Request[Any, Any, Any], error: Exception) -> Response[Any]:
     if status >= 500 and not isinstance(error, Unavailable):
         logger.error("request %s failed", request_id(request.scope), exc_info=error)
     headers = dict(error.headers or {}) if isinstance(error, HTTPException) else {}
-    if status in (429, 503):
-        headers |= RETRY_AFTER
+    headers |= _HEADERS.get(status, {})
     return Response(ErrorResponse(body), status_code=status, headers=headers, media_type="application/json")
 
 

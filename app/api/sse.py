@@ -1,13 +1,20 @@
 """Server-sent events: chunks as bytes, each event whole, and the error that comes too late for a status."""
 
 import logging
-from collections.abc import AsyncIterator
+import weakref
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
 
 import msgspec
+from litestar import Request
+from litestar.response import Stream
 
 from app.api.errors import describe
+from app.api.request_id import request_id
+from app.completion.search import Search
+from app.engine.engine import Run
 from app.errors import SegueError
-from app.schemas import Completion, ErrorResponse
+from app.schemas import ErrorResponse
 
 logger = logging.getLogger("segue.api")
 
@@ -18,17 +25,31 @@ DONE = b"data: [DONE]\n\n"
 _encoder = msgspec.json.Encoder()
 
 
-def event(data: Completion | ErrorResponse) -> bytes:
+def response(
+    request: Request[Any, Any, Any],
+    run: Run | Search,
+    steps: AsyncIterator[Sequence[msgspec.Struct]],
+    end: bytes = DONE,
+) -> Stream:
+    """A stream of what a run brings, which ends with `end`. A client that leaves cancels the run."""
+    stream = events(steps, request_id(request.scope), end)
+    # A stream whose client left before its first event is never begun, and so never ended by itself.
+    weakref.finalize(stream, run.cancel)
+    return Stream(stream, media_type=MEDIA_TYPE, headers={"cache-control": "no-cache"})
+
+
+def event(data: msgspec.Struct) -> bytes:
     """One event."""
     return b"data: %b\n\n" % _encoder.encode(data)
 
 
-async def events(steps: AsyncIterator[list[Completion]], request: str) -> AsyncIterator[bytes]:
+async def events(steps: AsyncIterator[Sequence[msgspec.Struct]], request: str, end: bytes) -> AsyncIterator[bytes]:
     """The bytes of a stream, one piece a step. A fault becomes an event of its own, which is then the last."""
     try:
         async for chunks in steps:
             yield b"".join(map(event, chunks))
-        yield DONE
+        if end:
+            yield end
     except Exception as error:
         if not isinstance(error, SegueError):
             logger.exception("stream of request %s failed", request)

@@ -12,7 +12,7 @@ from app.errors import InvalidRequest
 from app.schemas import CompletionRequest
 
 MAX_STOP_CHARS = 4096
-"""A stop string is matched by an automaton with a state a character: a bound on what one request may build."""
+"""Stop strings are matched by an automaton with a state a character: a bound on what one request may build."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +41,11 @@ def check_fields(request: CompletionRequest, rules: Rules) -> None:
             "(--max-logprobs sets the ceiling).",
             "logprobs",
         )
-    if request.suffix:
-        raise InvalidRequest("suffix: this server does not insert text yet.", "suffix")
+    if request.suffix and request.echo and request.logprobs is not None:
+        raise InvalidRequest(
+            "logprobs cannot be given with suffix and echo: the prompt was not read in the order of the text.",
+            "logprobs",
+        )
     if rules.strict and request.stream_options is not None and not request.stream:
         raise InvalidRequest("stream_options is only allowed when stream is true.", "stream_options")
 
@@ -64,11 +67,8 @@ def stop_strings(request: CompletionRequest, rules: Rules) -> list[str]:
     for stop in stops:
         if not stop:
             raise InvalidRequest('stop holds an empty string (""), which would match everywhere.', "stop")
-        if len(stop) > MAX_STOP_CHARS:
-            raise InvalidRequest(
-                f"stop holds a string of {len(stop)} characters; at most {MAX_STOP_CHARS} are allowed.",
-                "stop",
-            )
+    if (n_chars := sum(map(len, stops))) > MAX_STOP_CHARS:
+        raise InvalidRequest(f"stop has {n_chars} characters in all; at most {MAX_STOP_CHARS} are allowed.", "stop")
     return stops
 
 

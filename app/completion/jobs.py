@@ -22,9 +22,15 @@ def max_tokens(request: CompletionRequest) -> int:
     return DEFAULT_MAX_TOKENS if request.max_tokens is None else request.max_tokens
 
 
-def jobs(request: CompletionRequest, prompts: Ordered[Prompt], vocabulary: Vocabulary, rules: Rules) -> list[Job]:
-    """One job a prompt. Raises InvalidRequest."""
-    n_vocab, ends = vocabulary.n_tokens, vocabulary.end_tokens
+def jobs(
+    request: CompletionRequest,
+    prompts: Ordered[Prompt],
+    vocabulary: Vocabulary,
+    rules: Rules,
+    frame: frozenset[int] = NO_TOKENS,
+) -> list[Job]:
+    """One job a prompt. `frame`: tokens that end a completion beside the model's own. Raises InvalidRequest."""
+    n_vocab, ends = vocabulary.n_tokens, vocabulary.end_tokens | frame
     stops = checks.stop_strings(request, rules)
     chosen = _chosen_ends(request, stops, vocabulary)
     banned = ends - chosen if request.ignore_eos else NO_TOKENS

@@ -21,6 +21,7 @@ class Prompt:
 
     tokens: what the model reads. n_added: how many of them at the start the server put there (BOS); they have no
     entries. text: what is echoed. is_text: it came as a string, so that special tokens are part of its text.
+    n_dropped: tokens of the beginning that were left out, as the request asked.
     """
 
     vocabulary: Vocabulary
@@ -28,6 +29,7 @@ class Prompt:
     n_added: int
     text: str
     is_text: bool
+    n_dropped: int = 0
 
     @cached_property
     def n_chars(self) -> int:
@@ -64,37 +66,40 @@ def from_text(vocabulary: Vocabulary, text: str, last: int | None = None) -> Pro
     An empty text reads the token that documents begin with. `last`: only so many of its last tokens are kept; it is
     then a token array like any other.
     """
-    tokens = vocabulary.tokenize(text)
-    begins = vocabulary.adds_bos and vocabulary.bos is not None and tokens[:1] != [vocabulary.bos]
-    added = [vocabulary.bos] if begins and vocabulary.bos is not None else []
-    if not tokens and not added:
-        added = [start_of_document(vocabulary)]
-    if last is not None and last < len(added) + len(tokens):
-        return from_tokens(vocabulary, (added + tokens)[-last:])
-    return Prompt(vocabulary, np.array(added + tokens, np.int32), len(added), text, is_text=True)
+    bare = vocabulary.tokenize(text)
+    tokens = with_bos(vocabulary, bare) or [start_of_document(vocabulary)]
+    if last is not None and last < len(tokens):
+        return from_tokens(vocabulary, tokens, last)
+    return Prompt(vocabulary, np.array(tokens, np.int32), len(tokens) - len(bare), text, is_text=True)
 
 
 def from_tokens(vocabulary: Vocabulary, tokens: list[int], last: int | None = None) -> Prompt:
     """A token array as it is; `last`: only so many of its last tokens."""
     kept = tokens[-last:] if last is not None else tokens
-    return Prompt(vocabulary, np.array(kept, np.int32), 0, decoded(vocabulary, kept), is_text=False)
+    text = decoded(vocabulary, kept)
+    return Prompt(vocabulary, np.array(kept, np.int32), 0, text, is_text=False, n_dropped=len(tokens) - len(kept))
+
+
+def with_bos(vocabulary: Vocabulary, tokens: list[int]) -> list[int]:
+    """The tokens of a text after the BOS that the model asks for, unless they begin with it."""
+    if vocabulary.adds_bos and vocabulary.bos is not None and tokens[:1] != [vocabulary.bos]:
+        return [vocabulary.bos, *tokens]
+    return tokens
 
 
 def start_of_document(vocabulary: Vocabulary) -> int:
-    """The token after which a document begins: BOS where the model uses one, else EOS, as in its training data."""
-    if vocabulary.adds_bos and vocabulary.bos is not None:
-        return vocabulary.bos
+    """The token after which a document begins where no BOS is added: EOS, as in training data; else BOS."""
     for token in (vocabulary.eos, vocabulary.bos):
         if token is not None:
             return token
     return 0
 
 
-def decoded(vocabulary: Vocabulary, tokens: list[int]) -> str:
-    """The text of a token array, without special tokens and without the tokenizer's own spaces."""
+def decoded(vocabulary: Vocabulary, tokens: list[int], special: bool = False) -> str:
+    """The text of a token array, without the tokenizer's own spaces; `special`: with special tokens, by name."""
     transcript, parts, after_special = Transcript(), [], True
     for token in tokens:
-        piece = vocabulary.piece(token)
+        piece = vocabulary.name(token) if special else vocabulary.piece(token)
         if after_special and vocabulary.adds_space:
             piece = piece.removeprefix(b" ")
         parts.append(transcript.push(piece))

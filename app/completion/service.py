@@ -16,14 +16,16 @@ from msgspec import UNSET, UnsetType
 from app.completion import checks, prompts
 from app.completion.checks import Rules
 from app.completion.choices import ChoiceWriter, joined
-from app.completion.jobs import jobs, max_tokens
+from app.completion.infill import Infill
+from app.completion.jobs import NO_TOKENS, jobs, max_tokens
 from app.completion.prompts import Prompt
 from app.completion.ranking import best
+from app.completion.search import SUFFIX_TOKENS, Search
 from app.engine.backend import Vocabulary
 from app.engine.engine import Engine, Run
 from app.engine.events import Delta, Event, Finished, PromptRead
 from app.engine.params import Job
-from app.errors import ContextLengthExceeded, ModelNotFound, SegueError
+from app.errors import ContextLengthExceeded, InvalidRequest, ModelNotFound, SegueError
 from app.schemas import Choice, Completion, CompletionRequest, PromptTokensDetails, StreamOptions, Usage
 
 logger = logging.getLogger("segue.requests")
@@ -44,12 +46,16 @@ class Served:
 
 @dataclass(frozen=True, eq=False)
 class Prepared:
-    """A request that has been checked: its prompts and jobs, and how the answer is to be told."""
+    """A request that has been checked: its prompts and jobs, and how the answer is to be told.
+
+    sought: the suffix that a search is to lead to; empty where nothing is searched.
+    """
 
     request: CompletionRequest
     prompts: list[Prompt]
     jobs: list[Job]
     envelope: Completion
+    sought: list[int]
 
     @property
     def n(self) -> int:
@@ -58,8 +64,8 @@ class Prepared:
 
     @property
     def n_candidates(self) -> int:
-        """Candidates a prompt, of which the best n are its choices."""
-        return self.jobs[0].n_candidates
+        """Candidates a prompt, of which the best n are its choices; a search brings only those."""
+        return self.n if self.sought else self.jobs[0].n_candidates
 
     def writer(self, job: int) -> ChoiceWriter:
         """A writer for one candidate of a job."""
@@ -110,8 +116,9 @@ class Progress:
     """What has become of each candidate of a request so far."""
 
     def __init__(self, prepared: Prepared) -> None:
-        self._writers = [[prepared.writer(j) for _ in range(job.n_candidates)] for j, job in enumerate(prepared.jobs)]
-        self.totals = Totals(sum(len(prompt.tokens) for prompt in prepared.prompts))
+        n_jobs, n_candidates = len(prepared.jobs), prepared.n_candidates
+        self._writers = [[prepared.writer(j) for _ in range(n_candidates)] for j in range(n_jobs)]
+        self.totals = Totals(sum(len(prompt.tokens) + len(prepared.sought) for prompt in prepared.prompts))
 
     def pieces(self, event: Event) -> Iterator[tuple[int, int, Choice]]:
         """(job, candidate, piece) of each piece of a choice that an event makes."""
@@ -127,9 +134,10 @@ class Progress:
 class CompletionService:
     """Completions by one model. Methods are called on the event loop; `prepare` may be called in any thread."""
 
-    def __init__(self, engine: Engine, vocabulary: Vocabulary, served: Served, rules: Rules) -> None:
+    def __init__(self, engine: Engine, vocabulary: Vocabulary, served: Served, rules: Rules, infill: Infill) -> None:
         self._engine = engine
         self._vocabulary = vocabulary
+        self._infill = infill
         self._rules = rules
         self.served = served
 
@@ -141,8 +149,9 @@ class CompletionService:
             raise ModelNotFound(f"The model {request.model[:200]!r} is not served here. Served: {names}.", "model")
         checks.check_fields(request, self._rules)
         asked = self._prompts(request)
+        sought = self._infill.suffix(request.suffix) if request.suffix and self._infill.searches else []
         for prompt in asked:
-            self._check_length(prompt, max_tokens(request))
+            self._check_length(prompt, max_tokens(request) + len(sought[:SUFFIX_TOKENS]))
         envelope = Completion(
             id=f"cmpl-{secrets.token_hex(16)}",
             object="text_completion",
@@ -151,16 +160,21 @@ class CompletionService:
             system_fingerprint=self.served.fingerprint,
             choices=[],
         )
-        return Prepared(request, asked, jobs(request, asked, self._vocabulary, self._rules), envelope)
+        frame = self._infill.end_tokens if request.suffix else NO_TOKENS
+        return Prepared(request, asked, jobs(request, asked, self._vocabulary, self._rules, frame), envelope, sought)
 
     def _prompts(self, request: CompletionRequest) -> list[Prompt]:
-        last, vocabulary = request.truncate_prompt_tokens, self._vocabulary
-        return [
-            prompts.from_text(vocabulary, form, last)
-            if isinstance(form, str)
-            else prompts.from_tokens(vocabulary, form, last)
-            for form in checks.prompt_forms(request, vocabulary.n_tokens)
-        ]
+        return [self._prompt(request, form) for form in checks.prompt_forms(request, self._vocabulary.n_tokens)]
+
+    def _prompt(self, request: CompletionRequest, form: str | list[int]) -> Prompt:
+        last, suffix = request.truncate_prompt_tokens, request.suffix
+        if not isinstance(form, str):
+            if suffix:
+                raise InvalidRequest("suffix needs a prompt that is text; this one is token ids.", "suffix")
+            return prompts.from_tokens(self._vocabulary, form, last)
+        if suffix and not self._infill.searches:
+            return self._infill.prompt(form, suffix, last)
+        return prompts.from_text(self._vocabulary, form, last)
 
     def _check_length(self, prompt: Prompt, n_completion: int) -> None:
         n_context, n_prompt = self.served.n_context, len(prompt.tokens)
@@ -171,11 +185,13 @@ class CompletionService:
                 "prompt" if n_prompt > n_context else "max_tokens",
             )
 
-    def start(self, prepared: Prepared) -> Run:
+    def start(self, prepared: Prepared) -> Run | Search:
         """Queue a request's jobs. Raises Overloaded or Unavailable."""
-        return self._engine.submit(prepared.jobs)
+        if not prepared.sought:
+            return self._engine.submit(prepared.jobs)
+        return Search(self._engine, self._vocabulary, prepared.jobs, prepared.sought, prepared.n)
 
-    async def answer(self, prepared: Prepared, run: Run) -> Completion:
+    async def answer(self, prepared: Prepared, run: Run | Search) -> Completion:
         """The whole answer. Raises what `Run.steps` raises; cancelled, it cancels the run."""
         pieces: dict[tuple[int, int], list[Choice]] = {}
         ends: dict[tuple[int, int], Finished] = {}
@@ -192,7 +208,7 @@ class CompletionService:
                 choices.append(joined(pieces[j, k], index=len(choices)))
         return prepared.chunk(choices, progress.totals.usage)
 
-    async def stream(self, prepared: Prepared, run: Run) -> AsyncIterator[list[Completion]]:
+    async def stream(self, prepared: Prepared, run: Run | Search) -> AsyncIterator[list[Completion]]:
         """The answer in chunks, a list for each step that brought any."""
         options = prepared.request.stream_options or StreamOptions()
         with _logged(prepared) as progress:
@@ -226,9 +242,9 @@ def _logged(prepared: Prepared) -> Iterator[Progress]:
         outcome = "failed"
         raise
     finally:
-        usage, head = progress.totals.usage, prepared.envelope
+        usage, head, user = progress.totals.usage, prepared.envelope, (prepared.request.user or "")[:80]
         logger.info(
             "%s %s model=%s user=%r prompt=%d completion=%d seconds=%.3f",
-            head.id, outcome, head.model, prepared.request.user, usage.prompt_tokens, usage.completion_tokens,
+            head.id, outcome, head.model, user, usage.prompt_tokens, usage.completion_tokens,
             time.perf_counter() - start,
         )  # fmt: skip

@@ -248,3 +248,10 @@ def test_many_bad_requests_in_a_row_leave_one_connection_usable(spm: Served) -> 
             for body in bodies:
                 assert client.post(URL, content=body).status_code in {400, 404}
         assert client.post(URL, json={"prompt": "a", "max_tokens": 1}).status_code == 200
+
+
+@pytest.mark.parametrize(("body", "word"), [(b'{"prompt": "\\ud83d"}', "surrogate"), (b"", "empty"), (b"  ", "empty")])
+def test_a_body_that_only_looks_cut_off_is_explained(spm: Served, body: bytes, word: str) -> None:
+    response = spm.api.http.post("/v1/completions", content=body)
+    assert response.status_code == 400
+    assert word in response.json()["error"]["message"]

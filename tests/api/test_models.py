@@ -30,7 +30,7 @@ def test_a_model_says_what_it_is(served: Served) -> None:
     assert meta["n_params"] > 2 * toy.n_vocab * 1024
     assert meta["size"] >= 4 * meta["n_params"]
     assert "F32" in meta["quantization"]
-    assert type(meta["supports_suffix"]) is bool
+    assert meta["supports_suffix"] is (toy.fim is not None)
 
 
 def test_each_name_has_an_object_of_its_own(spm: Served) -> None:

@@ -265,11 +265,6 @@ def test_unknown_fields_are_ignored_wherever_they_stand(served: Served) -> None:
     assert served.api.choices(**REQUEST, **unknown) == wanted
 
 
-def test_a_suffix_is_refused_by_a_model_without_fill_in_the_middle(spm: Served) -> None:
-    error = spm.api.refused(prompt="a", suffix="b")
-    assert error["param"] == "suffix"
-
-
 def test_a_user_is_kept_for_the_log_line(toy_folder: Path, tmp_path: Path) -> None:
     flags = ("--model", str(toy_folder / "toy-spm.gguf"), "--threads", "1")
     with running(tmp_path / "log", *flags) as server:

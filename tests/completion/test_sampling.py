@@ -309,3 +309,10 @@ def test_stop_token_ids_end_with_stop_and_print_nothing(served: Served) -> None:
         assert choice["token_ids"] == path[: at + 1]
         assert len(choice["logprobs"]["tokens"]) == at + 1
         assert answer["usage"]["completion_tokens"] == at + 1
+
+
+@pytest.mark.parametrize("penalty", [1e-300, 1e-46, 1e-40])
+@pytest.mark.parametrize("temperature", [0, 1])
+def test_a_tiny_repetition_penalty_leaves_a_distribution(served: Served, penalty: float, temperature: float) -> None:
+    answer = served.api.complete(prompt="hello", max_tokens=4, repetition_penalty=penalty, temperature=temperature)
+    assert answer["usage"]["completion_tokens"] >= 1

@@ -194,3 +194,11 @@ def test_an_empty_stop_is_refused(served: Served, stop: Any) -> None:
 def test_the_same_stop_twice_is_once(served: Served) -> None:
     text = greedy_text(served, 20)
     assert check(served, [text[4:6]] * 3, temperature=0) == {"stop"}
+
+
+def test_stop_strings_may_have_4096_characters_in_all(served: Served) -> None:
+    served.api.complete(prompt="a", max_tokens=1, stop=["x" * 64] * 64)
+    error = served.api.refused(400, prompt="a", max_tokens=1, stop=["x" * 64] * 63 + ["x" * 65])
+    assert error["param"] == "stop"
+    assert "4097" in error["message"]
+    assert "4096" in error["message"]
