@@ -123,7 +123,7 @@ def create_engine(settings: Settings, loaded: Loaded) -> Engine:
         min(N_BESIDE, limits.n_batch),
         limits.n_cells // RESIDENT_SHARE,
     )
-    return Engine(loaded.backend, budget, settings.max_waiting)
+    return Engine(loaded.backend, budget, settings.max_waiting, keeps=settings.prefix_cache)
 
 
 def create_app(settings: Settings, loaded: Loaded, engine: Engine) -> ASGIApp:

@@ -50,6 +50,10 @@ def _settings(function: Callable[..., None]) -> Callable[..., None]:
         click.option("--max-logprobs", metavar="N", type=int, help="Ceiling of `logprobs` [20; 5 with --strict]."),
         click.option("--max-stop", metavar="N", type=int, help="Most stop strings [64; 4 with --strict]."),
         click.option("--max-waiting", metavar="N", type=int, help="Requests that may wait in line [256]."),
+        click.option(
+            "--prefix-cache", is_flag=True, default=None,
+            help="Keep what was read for later requests that begin alike; they may then differ in a last digit.",
+        ),
         click.option("--strict", is_flag=True, default=None, help="Refuse whatever OpenAI's API would refuse."),
         click.option(
             "--api-key", metavar="KEY", multiple=True, help="Key that clients must send (repeatable) [none needed]."

@@ -50,17 +50,14 @@ def test_every_setting_can_be_set_from_every_source(tmp_path: Path) -> None:
         "threads": 5, "batch_size": 6, "gpu_layers": 7, "max_logprobs": 8, "max_stop": 9, "max_waiting": 10,
         "strict": True, "api_key": ["k", "l"], "api_key_file": str(keys), "cors_origin": ["*", "null"],
         "fim_order": "spm", "fim_template": "<P>{prefix}<S>{suffix}", "insertion": "search",
+        "prefix_cache": True,
     }  # fmt: skip
     more = set(FIELDS) - set(values)
     wanted = Settings(**values | {key: tuple(values[key]) for key in LISTS} | {"api_key": ("k", "l", "m")})
-    lines = [f"{key.replace('_', '-')} = {str(value).lower() if key == 'strict' else repr(value)}"
+    lines = [f"{key.replace('_', '-')} = {str(value).lower() if value is True else repr(value)}"
              for key, value in values.items()]  # fmt: skip
     environment = {
-        f"SEGUE_{key.upper()}": ",".join(value)
-        if key in LISTS
-        else str(value).lower()
-        if key == "strict"
-        else str(value)
+        f"SEGUE_{key.upper()}": ",".join(value) if key in LISTS else str(value).lower() if value is True else str(value)
         for key, value in values.items()
     }
     assert load({"config": toml(tmp_path, "\n".join(lines))}, {}) == wanted

@@ -32,7 +32,7 @@ class Batcher:
     """The engine without its thread: submit, cancel, step."""
 
     def __init__(self, backend: Backend, budget: Budget, *, keeps: bool = True) -> None:
-        """keeps: whether what was read stays in the cells for those who begin alike."""
+        """keeps: whether what was read for one owner stays in the cells for others who begin alike."""
         limits = backend.limits
         self._backend = backend
         self._sampler = Sampler(limits.n_vocab)

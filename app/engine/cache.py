@@ -4,7 +4,7 @@ Owns the residents and their order of use; refuses to know who waits and who run
 tokens, so that a text that was scored once need not be read again for them.
 """
 
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -22,6 +22,7 @@ class Source:
     """Tokens that lie in the cells of a slot. Where they were scored, `scores[i]` is that of token `first + i`.
 
     n_known: tokens up to which all scores are known. n_top: how many of the likeliest tokens they come with.
+    owner: for whom they were read.
     """
 
     slot: int
@@ -30,6 +31,7 @@ class Source:
     first: int
     n_known: int
     n_top: int
+    owner: Hashable = None
 
     @classmethod
     def of(cls, sequence: Sequence, n_tokens: int | None = None) -> "Source":
@@ -38,7 +40,8 @@ class Source:
         job, scores = sequence.job, sequence.family.scores
         tokens = sequence.tokens(0, sequence.n_computed if n_tokens is None else n_tokens)
         first = job.score_from or 0
-        return cls(sequence.slot, tokens, scores, first, first + len(scores), job.n_top or 0)
+        owner = sequence.family.owner
+        return cls(sequence.slot, tokens, scores, first, first + len(scores), job.n_top or 0, owner)
 
     @classmethod
     def promised(cls, sequence: Sequence) -> "Source":
@@ -137,6 +140,11 @@ class PrefixCache:
                 self._drop(resident)
                 return True
         return False
+
+    def forget(self, owner: Hashable) -> None:
+        """Drop what was read for an owner."""
+        for resident in [r for r in self._residents if r.owner == owner]:
+            self._drop(resident)
 
     def _drop(self, resident: Source) -> None:
         self._residents.remove(resident)

@@ -90,9 +90,10 @@ class Close:
 class Engine:
     """Runs a Batcher in a thread of its own. `start`, `submit` and `close` are called on one event loop."""
 
-    def __init__(self, backend: Backend, budget: Budget, max_waiting: int) -> None:
+    def __init__(self, backend: Backend, budget: Budget, max_waiting: int, *, keeps: bool = False) -> None:
+        """keeps: whether what was read for one request stays in the cells for others who begin alike."""
         self._backend = backend
-        self._batcher = Batcher(backend, budget)
+        self._batcher = Batcher(backend, budget, keeps=keeps)
         self._budget = budget
         self._max_waiting = max_waiting
         self._inbox: SimpleQueue[Submit | Cancel | Close] = SimpleQueue()

@@ -56,7 +56,9 @@ class Scheduler:
     """Admits sequences to slots and plans steps. Every running sequence holds a slot, no waiting one does."""
 
     def __init__(self, slots: Slots, budget: Budget, *, can_cut: bool = True, keeps: bool = True) -> None:
-        """can_cut: whether the backend can fork from part of a slot. keeps: whether ended sequences stay resident."""
+        """can_cut: whether the backend can fork from part of a slot. keeps: whether what was read for
+        an owner stays when nothing of that owner is left.
+        """
         self.slots = slots
         self.budget = budget
         self.cache = PrefixCache(slots, can_cut=can_cut)
@@ -82,7 +84,7 @@ class Scheduler:
         """
         assert leader.slot is not None
         self.waiting.extendleft(reversed(siblings))
-        if siblings and self._keeps and not self._can_cut and (self.slots.n_idle or self.cache.evict()):
+        if siblings and not self._can_cut and (self.slots.n_idle or self.cache.evict()):
             prompt = Source.of(leader, len(leader.job.prompt))
             self.cache.keep(replace(prompt, slot=self.slots.fork(leader.slot, len(prompt.tokens))))
 
@@ -220,13 +222,11 @@ class Scheduler:
 
     def retire(self, sequence: Sequence) -> None:
         """Take out a sequence that has ended; what it read stays resident."""
-        if not self._keeps:
-            self.remove(sequence)
-            return
         self.running.remove(sequence)
         self.cache.keep(Source.of(sequence))
         sequence.slot = None
         self._trim()
+        self._forget(sequence.family.owner)
 
     def _trim(self) -> None:
         """Evict residents until they hold no more cells than they may beside those that run."""
@@ -250,3 +250,9 @@ class Scheduler:
         """Take out everything of an owner."""
         for sequence in [s for s in (*self.running, *self.waiting) if s.family.owner == owner]:
             self.remove(sequence)
+        self._forget(owner)
+
+    def _forget(self, owner: Hashable) -> None:
+        """Unless what was read is kept, let it go with the last of its owner's sequences."""
+        if not self._keeps and all(s.family.owner != owner for s in (*self.running, *self.waiting)):
+            self.cache.forget(owner)

@@ -255,3 +255,13 @@ def test_ended_sequences_hold_no_more_cells_than_they_may_and_fewer_the_more_run
     held = play.scheduler.slots.n_held(s.slot for s in play.scheduler.running if s.slot is not None)
     assert play.backend.n_used - held <= 30
     play.run()
+
+
+def test_without_a_cache_the_prompts_of_one_owner_share_and_nothing_stays() -> None:
+    play = Play(FakeBackend(), Budget(1, 100, 10, 100), keeps=False)
+    for owner in ("first", "second"):
+        before = play.backend.n_read
+        play.submit(owner, *(job([*TRUNK, tail], 1) for tail in (1, 2, 3)))
+        play.run()
+        assert play.backend.n_read - before == len(TRUNK) + 3
+        assert play.backend.n_used == 0
