@@ -122,3 +122,16 @@ def test_the_model_says_what_it_is(gemma: Api) -> None:
 
 def test_a_model_without_fill_in_the_middle_refuses_a_suffix(gemma: Api) -> None:
     assert gemma.refused(prompt="def add(a, b):", suffix="return c")["param"] == "suffix"
+
+
+@pytest.mark.parametrize("fields", [{"seed": 42}, {"seed": 42, "n": 3, "best_of": 4}, {"temperature": 0}])
+def test_a_lone_client_gets_the_same_answer_every_time(gemma: Api, fields: dict[str, Any]) -> None:
+    request = {"prompt": "Once upon", "max_tokens": 20, "logprobs": 1, **fields}
+    first = gemma.complete(**request)["choices"]
+    for _ in range(3):
+        assert gemma.complete(**request)["choices"] == first
+
+
+def test_a_stream_of_several_choices_is_the_plain_answer(gemma: Api) -> None:
+    request: dict[str, Any] = {"prompt": ["The sea 日本", "One"], "n": 3, "seed": 5, "max_tokens": 12, "echo": True}
+    assert gemma.stream(**request).choices == gemma.complete(**request)["choices"]

@@ -120,3 +120,17 @@ def test_editors_get_the_same_text(qwen: Api) -> None:
     payloads = payloads_of(qwen.http.post("/infill", json=llama).content)
     assert "".join(strict_json(payload)["content"] for payload in payloads) == text
     assert strict_json(payloads[-1])["tokens_predicted"] == qwen.complete(**ADD)["usage"]["completion_tokens"]
+
+
+def test_echoed_scores_of_a_model_without_bos_belong_to_their_tokens(qwen: Api) -> None:
+    """A score of the neighbouring token would be off by nats; the noise of quantised weights is some tenths."""
+    text = "A B C D E F G"
+    echoed = qwen.choice(prompt=text, echo=True, logprobs=0, max_tokens=0, return_token_ids=True)
+    ids, wanted = echoed["prompt_token_ids"], echoed["logprobs"]["token_logprobs"]
+    assert len(ids) == len(wanted)
+    assert wanted[0] is None
+    for i in range(1, len(ids)):
+        bias = {str(ids[i]): 100}
+        step = qwen.choice(prompt=ids[:i], max_tokens=1, logprobs=0, temperature=0, logit_bias=bias)
+        assert step["logprobs"]["tokens"] == [echoed["logprobs"]["tokens"][i]]
+        assert step["logprobs"]["token_logprobs"][0] == pytest.approx(wanted[i], abs=0.6)
