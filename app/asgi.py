@@ -21,7 +21,7 @@ from app.api.cors import ForeignPreflight
 from app.api.disconnect import ClientGone
 from app.api.request_id import RequestId
 from app.completion.checks import Rules
-from app.completion.infill import Infill
+from app.completion.infill import Infill, check_template
 from app.completion.service import CompletionService, Served
 from app.completion.tokenizer import TokenizerService
 from app.engine.backend import Backend, Vocabulary
@@ -64,6 +64,7 @@ def load(settings: Settings, progress: Callable[[float], None] | None = None) ->
     """Read the model that the settings name. Raises StartError."""
     if settings.model is None:
         raise SettingsError("model is missing: name a GGUF file with --model PATH, or start by scripts/serve.")
+    check_template(settings.fim_template)  # before the model, which takes its time
     model = LlamaModel(Path(settings.model), settings.gpu_layers, progress)
     sizes = sizes_of(settings, model.facts.n_context_trained)
     numbers = (sizes.n_batch, sizes.n_threads, settings.gpu_layers)
@@ -109,8 +110,13 @@ def sizes_of(settings: Settings, n_context_trained: int) -> Sizes:
         n_batch=settings.batch_size,
         # llama.cpp reserves a row for each slot, and aborts the process where there are fewer.
         n_rows=n_slots,
-        n_threads=settings.threads or len(os.sched_getaffinity(0)),
+        n_threads=settings.threads or n_processors(),
     )
+
+
+def n_processors() -> int:
+    """The processors that this process may use: a container's share of them, where the system tells."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def create_engine(settings: Settings, loaded: Loaded) -> Engine:

@@ -18,6 +18,12 @@ from app.errors import InvalidRequest, SettingsError
 GAP = re.compile(r"\{(prefix|suffix)\}")
 
 
+def check_template(template: str | None) -> None:
+    """Raises SettingsError unless a template, where there is one, has a place for prefix and suffix."""
+    if template is not None and sorted(GAP.findall(template)) != ["prefix", "suffix"]:
+        raise SettingsError(f"fim_template is {template!r}; it must hold {{prefix}} and {{suffix}} once each.")
+
+
 class Infill:
     """The frame of one model."""
 
@@ -33,8 +39,7 @@ class Infill:
 
         may_search: whether a model that has neither may be searched. Raises SettingsError for a wrong template.
         """
-        if template is not None and sorted(GAP.findall(template)) != ["prefix", "suffix"]:
-            raise SettingsError(f"fim_template is {template!r}; it must hold {{prefix}} and {{suffix}} once each.")
+        check_template(template)
         self._vocabulary = vocabulary
         self._order = order
         self._template = template

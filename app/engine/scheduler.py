@@ -56,8 +56,9 @@ class Scheduler:
     """Admits sequences to slots and plans steps. Every running sequence holds a slot, no waiting one does."""
 
     def __init__(self, slots: Slots, budget: Budget, *, can_cut: bool = True, keeps: bool = True) -> None:
-        """can_cut: whether the backend can fork from part of a slot. keeps: whether what was read for
-        an owner stays when nothing of that owner is left.
+        """can_cut: whether the backend can fork from part of a slot.
+
+        keeps: whether what was read for an owner stays when nothing of that owner is left.
         """
         self.slots = slots
         self.budget = budget
