@@ -42,6 +42,9 @@ LOCAL_ORIGINS = r"https?://(localhost|127\.0\.0\.1|\[::1\])(:\d+)?"
 """Pages of this machine: they may call without being named."""
 RESIDENT_SHARE = 2
 """Of the cells, one in so many may stay with ended sequences while none runs."""
+N_WORTH = 16
+"""Tokens from which on a beginning is shared between requests. Reading fewer again costs a step or two, and spares
+short requests the last digits of a log probability: they repeat exactly."""
 N_BESIDE = 128
 """Prompt tokens that a step reads beside running sequences: they wait for it."""
 
@@ -128,8 +131,15 @@ def create_engine(settings: Settings, loaded: Loaded) -> Engine:
         limits.n_rows,
         min(N_BESIDE, limits.n_batch),
         limits.n_cells // RESIDENT_SHARE,
+        N_WORTH,
     )
-    return Engine(loaded.backend, budget, settings.max_waiting, keeps=settings.prefix_cache)
+    return Engine(
+        loaded.backend,
+        budget,
+        settings.max_waiting,
+        keeps=settings.prefix_cache,
+        drafts=settings.draft == "prompt",
+    )
 
 
 def create_app(settings: Settings, loaded: Loaded, engine: Engine) -> ASGIApp:

@@ -51,8 +51,11 @@ def _settings(function: Callable[..., None]) -> Callable[..., None]:
         click.option("--max-stop", metavar="N", type=int, help="Most stop strings [64; 4 with --strict]."),
         click.option("--max-waiting", metavar="N", type=int, help="Requests that may wait in line [256]."),
         click.option(
-            "--prefix-cache", is_flag=True, default=None,
-            help="Keep what was read for later requests that begin alike; they may then differ in a last digit.",
+            "--prefix-cache/--no-prefix-cache", default=None,
+            help="Keep what was read for later requests that begin alike [on]; off, a long prompt repeats exactly.",
+        ),
+        click.option(
+            "--draft", metavar="WAY", help="off; prompt: guess tokens from the text before, verify many at once [off]."
         ),
         click.option("--strict", is_flag=True, default=None, help="Refuse whatever OpenAI's API would refuse."),
         click.option(

@@ -106,6 +106,9 @@ class CompletionRequest(Struct, frozen=True, kw_only=True):
     return_token_ids: Annotated[
         bool | None, Meta(description="Add `token_ids` and `prompt_token_ids` to each choice.")
     ] = None
+    cache_prompt: Annotated[
+        bool | None, Meta(description="Whether a beginning that was read for others is not read again. Default true.")
+    ] = None
 
 
 EXTENSIONS = frozenset(
@@ -117,6 +120,7 @@ EXTENSIONS = frozenset(
         "stop_token_ids",
         "truncate_prompt_tokens",
         "return_token_ids",
+        "cache_prompt",
     }
 )
 """Fields that OpenAI's API does not have; refused with --strict."""

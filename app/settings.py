@@ -39,7 +39,8 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     max_stop: Annotated[int, Meta(ge=1, le=1000)] | None = None
     max_waiting: Annotated[int, Meta(ge=0, le=1 << 20)] = 256
     strict: bool = False
-    prefix_cache: bool = False
+    prefix_cache: bool = True
+    draft: Literal["off", "prompt"] = "off"
     api_key: tuple[str, ...] = ()
     api_key_file: str | None = None
     cors_origin: tuple[str, ...] = ()

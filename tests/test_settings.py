@@ -50,7 +50,7 @@ def test_every_setting_can_be_set_from_every_source(tmp_path: Path) -> None:
         "threads": 5, "batch_size": 6, "gpu_layers": 7, "max_logprobs": 8, "max_stop": 9, "max_waiting": 10,
         "strict": True, "api_key": ["k", "l"], "api_key_file": str(keys), "cors_origin": ["*", "null"],
         "fim_order": "spm", "fim_template": "<P>{prefix}<S>{suffix}", "insertion": "search",
-        "prefix_cache": True,
+        "prefix_cache": True, "draft": "prompt",
     }  # fmt: skip
     more = set(FIELDS) - set(values)
     wanted = Settings(**values | {key: tuple(values[key]) for key in LISTS} | {"api_key": ("k", "l", "m")})

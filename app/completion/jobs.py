@@ -15,6 +15,8 @@ from app.schemas import CompletionRequest
 
 DEFAULT_MAX_TOKENS = 16
 NO_TOKENS: frozenset[int] = frozenset()
+GATHERED = 32
+"""Tokens that an event tells of where the answer is not a stream."""
 
 
 def max_tokens(request: CompletionRequest) -> int:
@@ -61,6 +63,8 @@ def jobs(
             score_from=prompt.score_from if scores_prompt else None,
             ranked=n_candidates > (request.n or 1),
             token_ids=bool(request.return_token_ids),
+            every=1 if request.stream else GATHERED,
+            reuses=request.cache_prompt is not False,
         )
         for prompt in prompts
     ]

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 class Limits:
     """What a backend can hold. n_rows: logits rows of one decode. n_batch: tokens of one decode.
 
-    can_cut: whether a fork may take less than all of its source; recurrent memories have no parts.
+    can_cut: whether a slot has parts, to be forked or forgotten; recurrent memories have none.
     """
 
     n_vocab: int
@@ -33,7 +33,7 @@ class Chunk(NamedTuple):
 
     slot: int
     start: int
-    tokens: NDArray[np.int32]
+    tokens: list[int]
     n_rows: int
 
 
@@ -42,6 +42,9 @@ class Memory(Protocol):
 
     def fork(self, source: int, target: int, n_tokens: int) -> None:
         """Let the empty slot `target` share the first `n_tokens` cells of `source`."""
+
+    def cut(self, slot: int, n_tokens: int) -> None:
+        """Forget all of a slot but its first `n_tokens` tokens. Only where `can_cut`."""
 
     def drop(self, slot: int) -> None:
         """Empty a slot; cells that no other slot holds become free."""

@@ -9,15 +9,14 @@ import secrets
 from collections import defaultdict
 from collections.abc import Hashable
 from collections.abc import Sequence as Ordered
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import NamedTuple
 
 from app.engine.backend import Backend
+from app.engine.draft import Drafter
 from app.engine.events import Event, FinishReason, PromptRead, Started
 from app.engine.logprobs import RowScores
 from app.engine.params import Job
-from app.engine.sampler import Row, Sampler, merged_ids
+from app.engine.sampler import Drawn, Rows, Sampler, Want
 from app.engine.scheduler import Budget, Piece, Scheduler
 from app.engine.sequence import Family, Sequence
 from app.engine.slots import Slots
@@ -27,17 +26,35 @@ logger = logging.getLogger("segue.engine")
 
 Outcome = Event | GenerationFailed
 
+N_GUESSED = 24
+"""Guessed tokens that all sequences of a step read together: wider batches cost more than guesses save."""
+
+
+class Turn(NamedTuple):
+    """Sequences that draw from one row: one, or all candidates of a family at its beginning.
+
+    row: its number among the step's rows. Those of a draft follow it; `n_guessed` was its length.
+    """
+
+    sequences: list[Sequence]
+    row: int
+    n_guessed: int = 0
+
 
 class Batcher:
     """The engine without its thread: submit, cancel, step."""
 
-    def __init__(self, backend: Backend, budget: Budget, *, keeps: bool = True) -> None:
-        """keeps: whether what was read for one owner stays in the cells for others who begin alike."""
+    def __init__(self, backend: Backend, budget: Budget, *, keeps: bool = True, drafts: bool = False) -> None:
+        """keeps: whether what was read for one owner stays in the cells for others who begin alike.
+
+        drafts: whether tokens are guessed from the text before, to be verified several in one step.
+        """
         limits = backend.limits
         self._backend = backend
         self._sampler = Sampler(limits.n_vocab)
         slots = Slots(backend, limits.n_slots, limits.n_cells)
         self._scheduler = Scheduler(slots, budget, can_cut=limits.can_cut, keeps=keeps)
+        self._drafts = drafts and limits.can_cut
         self._outcomes: defaultdict[Hashable, list[Outcome]] = defaultdict(list)
 
     @property
@@ -80,11 +97,22 @@ class Batcher:
         for sequence in self._scheduler.admit():
             if not sequence.candidate:
                 self._outcomes[sequence.family.owner].append(Started(sequence.family.index))
+        if self._drafts:
+            self._guess()
         if pieces := self._scheduler.plan():
             self._read(pieces)
         outcomes = [(owner, brought) for owner, brought in self._outcomes.items() if brought]
         self._outcomes.clear()
         return outcomes
+
+    def _guess(self) -> None:
+        """Give those that decode a draft of what may come next."""
+        decoding = [s for s in self._scheduler.running if s.n_pending == 1 and s.family.is_read]
+        for sequence in decoding:
+            if sequence.drafter is None:
+                sequence.drafter = Drafter(sequence.tokens(0, sequence.n_computed + 1).tolist())
+            n_left = sequence.job.max_tokens - len(sequence.generated) - 1
+            sequence.draft = sequence.drafter.guess(min(n_left, N_GUESSED // len(decoding)))
 
     def _read(self, pieces: list[Piece]) -> None:
         try:
@@ -102,48 +130,53 @@ class Batcher:
             return
         for piece in pieces:
             self._scheduler.advance(piece)
-        n_taken = 0
+        turns, n_taken = [], 0
         for piece in pieces:
-            self._take(piece, rows[n_taken : n_taken + piece.n_rows])
+            if turn := self._take(piece, rows[n_taken : n_taken + piece.n_rows], n_taken):
+                turns.append(turn)
             n_taken += piece.n_rows
+        while turns:
+            turns = self._draw(turns, rows)
 
-    def _take(self, piece: Piece, rows: NDArray[np.float32]) -> None:
-        """Give a piece's rows to its sequence; a fault costs its owner alone."""
+    def _take(self, piece: Piece, rows: Rows, first: int) -> Turn | None:
+        """Score what a piece's rows score, the first being number `first`; the turn to draw, if it has come."""
         sequence = piece.sequence
         if sequence.slot is None:
-            return
+            return None
         try:
-            n_scored = self._score(sequence, rows)
-            if not sequence.n_pending:
-                self._go_on(sequence, rows[n_scored:])
+            n_scored = 0 if sequence.family.is_read else self._score(sequence, rows)
         except Exception as error:
-            logger.exception("a sequence failed")
+            logger.exception("scoring a prompt failed")
             self._fail(sequence.family.owner, error)
-
-    def _go_on(self, sequence: Sequence, rows: NDArray[np.float32]) -> None:
-        """A sequence has read all of its tokens: draw the next one from the row that is left, if one is wanted."""
+            return None
+        if sequence.n_pending > 0:
+            return None
         if not sequence.job.max_tokens:
             self._finish_scoring(sequence)
-        elif sequence.family.is_read:
-            self._sample([sequence], rows[0])
-        else:
-            self._begin(sequence, rows[0])
-        if sequence.is_finished:
             self._scheduler.retire(sequence)
+            return None
+        siblings = [] if sequence.family.is_read else self._siblings(sequence)
+        return Turn([sequence, *siblings], first + n_scored, len(sequence.draft))
+
+    def _siblings(self, leader: Sequence) -> list[Sequence]:
+        """The other candidates of a family whose prompt has just been read."""
+        self._announce(leader.family)
+        return [Sequence(leader.family, k) for k in range(1, leader.job.n_candidates)]
 
     def _fail(self, owner: Hashable, error: Exception) -> None:
         self.cancel(owner)
         self._outcomes[owner] = [GenerationFailed(f"{type(error).__name__}: {error}")]
 
-    def _score(self, sequence: Sequence, rows: NDArray[np.float32]) -> int:
+    def _score(self, sequence: Sequence, rows: Rows) -> int:
         """Score the prompt tokens that follow these rows; returns how many rows that took."""
         family, job = sequence.family, sequence.job
         if job.score_from is None:
             return 0
         first = job.score_from + len(family.scores)
-        targets = job.prompt[first : first + len(rows)]
-        for row, target in zip(rows, targets, strict=False):
-            family.scores.append(RowScores(self._sampler, row, job.n_top or 0).of(int(target)))
+        targets: list[int] = job.prompt[first : first + len(rows)].tolist()
+        normalisers = self._sampler.normalisers(rows[: len(targets)])
+        for row, normaliser, target in zip(rows, normalisers, targets, strict=False):
+            family.scores.append(RowScores(row, normaliser, job.n_top or 0).of(target))
         return len(targets)
 
     def _announce(self, family: Family) -> None:
@@ -158,23 +191,71 @@ class Batcher:
             candidate = Sequence(family, k) if k else leader
             self._outcomes[family.owner].append(candidate.finish(FinishReason.LENGTH))
 
-    def _begin(self, leader: Sequence, row: Row) -> None:
-        """Draw the first token of every candidate from the one row that they share."""
-        family = leader.family
-        self._announce(family)
-        siblings = [Sequence(family, k) for k in range(1, family.job.n_candidates)]
-        self._sample([leader, *siblings], row)
-        self._scheduler.branch(leader, [s for s in siblings if not s.is_finished])
+    def _draw(self, turns: list[Turn], rows: Rows) -> list[Turn]:
+        """Draw a token for each sequence; returns the turns of those whose guess it was: they go on at once."""
+        turns = [turn for turn in turns if turn.sequences[0].slot is not None]
+        wants = [_want(turn) for turn in turns]
+        try:
+            drawn: list[Drawn | None] = [*self._sampler.sample(rows, wants)]
+        except Exception:
+            logger.exception("drawing from %d rows failed; each is drawn from alone", len(turns))
+            drawn = [self._draw_alone(turn, want, rows) for turn, want in zip(turns, wants, strict=True)]
+        follows = [self._append(turn, found, rows) for turn, found in zip(turns, drawn, strict=True) if found]
+        return [turn for turn in follows if turn]
 
-    def _sample(self, sequences: list[Sequence], row: Row) -> None:
-        """Draw a token for each of these from one row; they have the same tokens so far."""
-        first = sequences[0]
-        job, outcomes = first.job, self._outcomes[first.family.owner]
-        scores = RowScores(self._sampler, row, job.n_top or 0) if job.scores_samples else None
-        early = job.banned_early if len(first.generated) < job.min_tokens else ()
-        banned = merged_ids(job.banned, early)
-        distribution = self._sampler.distribution(row, job.sampling, first.history, banned)
-        for sequence in sequences:
-            token = distribution.draw(sequence.rng.random())
-            score = scores.of(token) if scores else None
-            outcomes.extend(sequence.append(token, score, self._backend.piece(token)))
+    def _draw_alone(self, turn: Turn, want: Want, rows: Rows) -> Drawn | None:
+        """What comes of one turn; a fault costs its owner alone."""
+        try:
+            return self._sampler.sample(rows, [want])[0]
+        except Exception as error:
+            logger.exception("a sequence failed")
+            self._fail(turn.sequences[0].family.owner, error)
+            return None
+
+    def _append(self, turn: Turn, drawn: Drawn, rows: Rows) -> Turn | None:
+        """Take drawn tokens; returns the next turn where the token is the one that was guessed."""
+        first = turn.sequences[0]
+        if first.slot is None:  # an earlier turn has failed its owner
+            return None
+        try:
+            self._tell(turn, drawn, rows)
+            if len(turn.sequences) > 1:
+                self._scheduler.branch(first, [s for s in turn.sequences[1:] if not s.is_finished])
+            return self._go_on(first, turn)
+        except Exception as error:
+            logger.exception("a sequence failed")
+            self._fail(first.family.owner, error)
+            return None
+
+    def _tell(self, turn: Turn, drawn: Drawn, rows: Rows) -> None:
+        """Give the drawn tokens to their sequences, and what that brings to their owner."""
+        family = turn.sequences[0].family
+        outcomes, n_top = self._outcomes[family.owner], family.job.n_top or 0
+        scores = RowScores(rows[turn.row], drawn.normaliser, n_top) if family.scores_samples else None
+        for sequence, token in zip(turn.sequences, drawn.tokens, strict=True):
+            outcomes += sequence.append(token, scores.of(token) if scores else None, self._backend.piece(token))
+
+    def _go_on(self, sequence: Sequence, turn: Turn) -> Turn | None:
+        """The next turn of a sequence whose draft was right so far; for any other, the end of its step."""
+        draft = sequence.draft
+        n_right = turn.n_guessed - len(draft)
+        if draft and draft[0] == sequence.generated[-1] and not sequence.is_finished:
+            del draft[0]
+            return Turn([sequence], turn.row + 1, turn.n_guessed)
+        if sequence.drafter:
+            sequence.drafter.extend(sequence.generated[-1 - n_right :])
+            if turn.n_guessed:
+                sequence.drafter.judge(turn.n_guessed, n_right)
+                self._scheduler.cut(sequence)
+        if sequence.is_finished:
+            self._scheduler.retire(sequence)
+        return None
+
+
+def _want(turn: Turn) -> Want:
+    """What the sampler is asked for a turn."""
+    first = turn.sequences[0]
+    job, family = first.job, first.family
+    uniforms = [0.0 if job.sampling.greedy else sequence.rng.random() for sequence in turn.sequences]
+    banned = family.banned(len(first.generated))
+    return Want(turn.row, job.sampling, uniforms, first.history, banned, family.scores_samples)

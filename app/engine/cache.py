@@ -19,14 +19,16 @@ Tokens = NDArray[np.int32]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Source:
-    """Tokens that lie in the cells of a slot. Where they were scored, `scores[i]` is that of token `first + i`.
+    """The first `n_tokens` of a prompt and its completion, which lie in the cells of a slot.
 
-    n_known: tokens up to which all scores are known. n_top: how many of the likeliest tokens they come with.
-    owner: for whom they were read.
+    Where they were scored, `scores[i]` is that of token `first + i`. n_known: tokens up to which all scores are known.
+    n_top: how many of the likeliest tokens they come with. owner: for whom they were read.
     """
 
     slot: int
-    tokens: Tokens
+    prompt: Tokens
+    generated: list[int]
+    n_tokens: int
     scores: list[Score]
     first: int
     n_known: int
@@ -38,16 +40,29 @@ class Source:
         """What a sequence has read so far, or the first `n_tokens` of it."""
         assert sequence.slot is not None
         job, scores = sequence.job, sequence.family.scores
-        tokens = sequence.tokens(0, sequence.n_computed if n_tokens is None else n_tokens)
         first = job.score_from or 0
-        owner = sequence.family.owner
-        return cls(sequence.slot, tokens, scores, first, first + len(scores), job.n_top or 0, owner)
+        return cls(
+            sequence.slot, job.prompt, sequence.generated, sequence.n_computed if n_tokens is None else n_tokens,
+            scores, first, first + len(scores), job.n_top or 0, sequence.family.owner,
+        )  # fmt: skip
 
     @classmethod
     def promised(cls, sequence: Sequence) -> "Source":
         """What a sequence will have read when it goes on; the scores to come are known by their number alone."""
         n_known = 0 if sequence.job.score_from is None else len(sequence.job.prompt)
         return replace(cls.of(sequence, sequence.n_computed + sequence.n_pending), n_known=n_known)
+
+    @property
+    def tokens(self) -> Tokens:
+        n_generated = self.n_tokens - len(self.prompt)
+        if n_generated <= 0:
+            return self.prompt[: self.n_tokens]
+        return np.concatenate([self.prompt, np.array(self.generated[:n_generated], np.int32)])
+
+    def n_alike(self, tokens: Tokens) -> int:
+        """How many of its tokens another text begins with."""
+        n = common_prefix(self.prompt[: self.n_tokens], tokens)
+        return n if n < len(self.prompt) or n == self.n_tokens else common_prefix(self.tokens, tokens)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -73,7 +88,7 @@ def share(source: Source, sequence: Sequence, can_cut: bool) -> Share | None:
     Its last token is always read, since no row of logits is kept. can_cut: whether part of a source can be taken.
     """
     job, n_wanted = sequence.job, sequence.n_pending
-    n_alike = common_prefix(source.tokens, sequence.tokens(0, n_wanted))
+    n_alike = source.n_alike(sequence.tokens(0, n_wanted))
     n_tokens, scores = min(n_alike, n_wanted - 1), []
     if sequence.next_scored < len(job.prompt):
         # The row of a shared token is not computed, so that the score of the token after it has to be known.
@@ -86,7 +101,7 @@ def share(source: Source, sequence: Sequence, can_cut: bool) -> Share | None:
             ]
         else:
             n_tokens = min(n_tokens, first - 1)
-    if n_tokens < 1 or (not can_cut and n_tokens != len(source.tokens)):
+    if n_tokens < 1 or (not can_cut and n_tokens != source.n_tokens):
         return None
     return Share(source, n_tokens, scores)
 
@@ -94,9 +109,11 @@ def share(source: Source, sequence: Sequence, can_cut: bool) -> Share | None:
 class PrefixCache:
     """The residents: slots that no sequence runs in, kept until their cells are needed."""
 
-    def __init__(self, slots: Slots, *, can_cut: bool) -> None:
+    def __init__(self, slots: Slots, *, can_cut: bool, n_worth: int = 1) -> None:
+        """n_worth: tokens from which on it pays to take over what was read for another owner."""
         self._slots = slots
         self._can_cut = can_cut
+        self._n_worth = n_worth
         self._residents: list[Source] = []
         """The least recently used first."""
 
@@ -105,15 +122,15 @@ class PrefixCache:
 
     def keep(self, resident: Source) -> None:
         """Take over a slot. A resident that the new one begins with serves no purpose any more, and goes."""
-        for other in [r for r in self._residents if self._covers(resident, r)]:
+        tokens = resident.tokens
+        for other in [r for r in self._residents if self._covers(resident, tokens, r)]:
             self._drop(other)
         self._residents.append(resident)
 
-    def _covers(self, longer: Source, shorter: Source) -> bool:
-        n_tokens = len(shorter.tokens)
+    def _covers(self, longer: Source, tokens: Tokens, shorter: Source) -> bool:
         return (
-            (self._can_cut or len(longer.tokens) == n_tokens)
-            and common_prefix(longer.tokens, shorter.tokens) == n_tokens
+            (self._can_cut or longer.n_tokens == shorter.n_tokens)
+            and shorter.n_alike(tokens) == shorter.n_tokens
             and (not shorter.scores or self._scores_cover(longer, shorter))
         )
 
@@ -124,8 +141,16 @@ class PrefixCache:
     def best(self, sequence: Sequence, running: Iterable[Sequence]) -> Share | None:
         """The most that `sequence` can take over from a resident, or from what a running sequence has read."""
         sources = [*self._residents, *(Source.of(s) for s in running)]
-        shares = [found for source in sources if (found := share(source, sequence, self._can_cut))]
+        shares = [found for source in sources if (found := self.share(source, sequence))]
         return max(shares, key=lambda found: found.n_tokens, default=None)
+
+    def share(self, source: Source, sequence: Sequence) -> Share | None:
+        """What `sequence` can take over from a source, if it may and that is worth it."""
+        is_own = source.owner == sequence.family.owner
+        if not is_own and (not sequence.job.reuses or source.n_tokens < self._n_worth):
+            return None
+        found = share(source, sequence, self._can_cut)
+        return found if found and (is_own or found.n_tokens >= self._n_worth) else None
 
     def touch(self, source: Source) -> None:
         """Note that a resident was used, if it is one."""
@@ -141,10 +166,11 @@ class PrefixCache:
                 return True
         return False
 
-    def forget(self, owner: Hashable) -> None:
-        """Drop what was read for an owner."""
+    def forget(self, owner: Hashable, n_worth: int | None = None) -> None:
+        """Drop what was read for an owner, unless it has `n_worth` tokens."""
         for resident in [r for r in self._residents if r.owner == owner]:
-            self._drop(resident)
+            if n_worth is None or resident.n_tokens < n_worth:
+                self._drop(resident)
 
     def _drop(self, resident: Source) -> None:
         self._residents.remove(resident)

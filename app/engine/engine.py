@@ -90,10 +90,12 @@ class Close:
 class Engine:
     """Runs a Batcher in a thread of its own. `start`, `submit` and `close` are called on one event loop."""
 
-    def __init__(self, backend: Backend, budget: Budget, max_waiting: int, *, keeps: bool = False) -> None:
-        """keeps: whether what was read for one request stays in the cells for others who begin alike."""
+    def __init__(
+        self, backend: Backend, budget: Budget, max_waiting: int, *, keeps: bool = False, drafts: bool = False
+    ) -> None:
+        """keeps, drafts: as a Batcher has them."""
         self._backend = backend
-        self._batcher = Batcher(backend, budget, keeps=keeps)
+        self._batcher = Batcher(backend, budget, keeps=keeps, drafts=drafts)
         self._budget = budget
         self._max_waiting = max_waiting
         self._inbox: SimpleQueue[Submit | Cancel | Close] = SimpleQueue()

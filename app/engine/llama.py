@@ -292,6 +292,10 @@ class LlamaBackend:
         """Let the empty slot `target` share the first `n_tokens` cells of `source`."""
         llama_cpp.llama_memory_seq_cp(self._memory, source, target, 0, n_tokens)
 
+    def cut(self, slot: int, n_tokens: int) -> None:
+        """Forget all of a slot but its first `n_tokens` tokens."""
+        llama_cpp.llama_memory_seq_rm(self._memory, slot, n_tokens, -1)
+
     def drop(self, slot: int) -> None:
         """Empty a slot."""
         llama_cpp.llama_memory_seq_rm(self._memory, slot, -1, -1)
@@ -328,14 +332,19 @@ class _Batch:
 
     def fill(self, chunks: Ordered[Chunk]) -> int:
         """Lay the chunks one after another; returns how many rows they want."""
-        end = n_rows = 0
-        for slot, start, tokens, n_wanted in chunks:
-            begin, end = end, end + len(tokens)
-            self._tokens[begin:end] = tokens
-            self._positions[begin:end] = np.arange(start, start + len(tokens))
-            self._slots[begin:end] = slot
-            self._wants[begin:end] = 0
-            self._wants[end - n_wanted : end] = 1
-            n_rows += n_wanted
-        self.struct.n_tokens = end
-        return n_rows
+        tokens: list[int] = []
+        positions: list[int] = []
+        slots: list[int] = []
+        wants: list[int] = []
+        for slot, start, read, n_wanted in chunks:
+            n = len(read)
+            tokens += read
+            positions += range(start, start + n)
+            slots += [slot] * n
+            wants += [0] * (n - n_wanted) + [1] * n_wanted
+        end = self.struct.n_tokens = len(tokens)
+        self._tokens[:end] = tokens
+        self._positions[:end] = positions
+        self._slots[:end] = slots
+        self._wants[:end] = wants
+        return sum(wants)

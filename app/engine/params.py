@@ -70,6 +70,8 @@ class Job:
     n_top: how many of the likeliest tokens each log probability comes with; None: no log probabilities.
     score_from: index of the first prompt token to be scored (at least 1); None: none are.
     ranked: the candidates' mean log probabilities are needed. token_ids: the sampled tokens are to be reported.
+    every: tokens that one event tells of; who waits for the whole answer need not hear of each.
+    reuses: whether cells that were read for others may be shared.
     """
 
     prompt: NDArray[np.int32]
@@ -86,6 +88,8 @@ class Job:
     score_from: int | None = None
     ranked: bool = False
     token_ids: bool = False
+    every: int = 1
+    reuses: bool = True
 
     @property
     def reports(self) -> bool:

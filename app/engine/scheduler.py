@@ -12,7 +12,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from app.engine.backend import Chunk
-from app.engine.cache import PrefixCache, Share, Source, share
+from app.engine.cache import PrefixCache, Share, Source
 from app.engine.sequence import Sequence
 from app.engine.slots import Slots
 
@@ -28,7 +28,7 @@ class Budget:
 
     n_beside: prompt tokens read in a step in which others decode, not to hold them up. n_resident: cells that ended
     sequences may hold while none runs, beside what they share. They are the fewer the more run, each of which has to
-    look past them in every step.
+    look past them in every step. n_worth: tokens from which on a beginning is shared between owners.
     """
 
     n_parallel: int
@@ -36,6 +36,7 @@ class Budget:
     n_rows: int
     n_beside: int
     n_resident: int = 1 << 31
+    n_worth: int = 1
 
 
 class Piece(NamedTuple):
@@ -47,9 +48,9 @@ class Piece(NamedTuple):
 
     @property
     def chunk(self) -> Chunk:
-        sequence, start = self.sequence, self.sequence.n_computed
+        sequence = self.sequence
         assert sequence.slot is not None
-        return Chunk(sequence.slot, start, sequence.tokens(start, start + self.n_tokens), self.n_rows)
+        return Chunk(sequence.slot, sequence.n_computed, sequence.upcoming(self.n_tokens), self.n_rows)
 
 
 class Scheduler:
@@ -62,7 +63,7 @@ class Scheduler:
         """
         self.slots = slots
         self.budget = budget
-        self.cache = PrefixCache(slots, can_cut=can_cut)
+        self.cache = PrefixCache(slots, can_cut=can_cut, n_worth=budget.n_worth)
         self.waiting: deque[Sequence] = deque()
         self.running: list[Sequence] = []
         """In order of admission, the oldest first."""
@@ -94,6 +95,8 @@ class Scheduler:
 
         One that could share more of what another is just reading lets those behind it go first.
         """
+        if not self.waiting:
+            return []
         admitted: list[Sequence] = []
         n_passed_over = 0
         for sequence in list(islice(self.waiting, self.budget.n_parallel + PASSED_OVER)):
@@ -125,7 +128,7 @@ class Scheduler:
         """Tokens that `sequence` could take over once `reader` has read what it has yet to."""
         if reader.n_pending < 2 or not self._can_cut:  # what can only be taken over whole soon goes on
             return 0
-        found = share(Source.promised(reader), sequence, can_cut=True)
+        found = self.cache.share(Source.promised(reader), sequence)
         return found.n_tokens if found else 0
 
     def _settle(self, sequence: Sequence) -> bool:
@@ -168,16 +171,20 @@ class Scheduler:
         return []
 
     def _pieces(self) -> Iterator[Piece]:
-        decoding = [s for s in self.running if s.n_pending == 1][: min(self.budget.n_batch, self.budget.n_rows)]
-        if len(decoding) > self.slots.n_free:
+        n_tokens, n_rows, n_free = self.budget.n_batch, self.budget.n_rows, self.slots.n_free
+        decoding = [s for s in self.running if s.n_pending == 1][: min(n_tokens, n_rows)]
+        if len(decoding) > n_free:
             return
-        n_tokens, n_rows = self.budget.n_batch, self.budget.n_rows
-        n_free = self.slots.n_free
+        n_spare = min(n_tokens, n_rows, n_free) - len(decoding)
         for sequence in decoding:
-            piece = self._piece(sequence, 1, n_rows)
-            n_tokens, n_rows, n_free = n_tokens - 1, n_rows - piece.n_rows, n_free - 1
-            yield piece
+            del sequence.draft[n_spare:]
+            n_spare -= len(sequence.draft)
+            n = 1 + len(sequence.draft)
+            n_tokens, n_rows, n_free = n_tokens - n, n_rows - n, n_free - n
+            yield Piece(sequence, n, n)
         n_tokens = min(n_tokens, self.budget.n_beside) if decoding else n_tokens
+        if len(decoding) == len(self.running):
+            return
         for sequence in self.running:
             if sequence.n_pending > 1:
                 piece = self._piece(sequence, min(sequence.n_pending, n_tokens, n_free), n_rows)
@@ -200,6 +207,15 @@ class Scheduler:
         sequence.n_computed += piece.n_tokens
         self.slots.grow(sequence.slot, piece.n_tokens)
 
+    def cut(self, sequence: Sequence) -> None:
+        """Forget the part of a sequence's draft that was read in vain."""
+        sequence.draft = []
+        n_excess = sequence.n_computed - (sequence.n_prompt + len(sequence.generated) - 1)
+        if n_excess > 0:
+            assert sequence.slot is not None
+            sequence.n_computed -= n_excess
+            self.slots.cut(sequence.slot, n_excess)
+
     def make_room(self) -> bool:
         """Free cells: those of a resident, else those of the youngest sequence, which goes back to the line's head.
 
@@ -219,7 +235,7 @@ class Scheduler:
         self.running.remove(sequence)
         assert sequence.slot is not None
         self.slots.drop(sequence.slot)
-        sequence.slot, sequence.n_computed = None, 0
+        sequence.slot, sequence.n_computed, sequence.draft = None, 0, []
 
     def retire(self, sequence: Sequence) -> None:
         """Take out a sequence that has ended; what it read stays resident."""
@@ -254,6 +270,6 @@ class Scheduler:
         self._forget(owner)
 
     def _forget(self, owner: Hashable) -> None:
-        """Unless what was read is kept, let it go with the last of its owner's sequences."""
-        if not self._keeps and all(s.family.owner != owner for s in (*self.running, *self.waiting)):
-            self.cache.forget(owner)
+        """With the last of its owner's sequences let go what was read, or what is not worth keeping of it."""
+        if all(s.family.owner != owner for s in (*self.running, *self.waiting)):
+            self.cache.forget(owner, self.budget.n_worth if self._keeps else None)

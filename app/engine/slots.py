@@ -51,6 +51,14 @@ class Slots:
         self._tips[slot].length += n_tokens
         self.n_used += n_tokens
 
+    def cut(self, slot: int, n_tokens: int) -> None:
+        """Forget the last `n_tokens` tokens of a slot, which no other slot holds."""
+        tip = self._tips[slot]
+        assert tip.length >= n_tokens, "what others hold cannot be cut"
+        self._memory.cut(slot, self.length(slot) - n_tokens)
+        tip.length -= n_tokens
+        self.n_used -= n_tokens
+
     def length(self, slot: int) -> int:
         """Tokens that a slot holds, shared ones included."""
         total, node = 0, self._tips.get(slot)

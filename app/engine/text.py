@@ -79,11 +79,12 @@ class Transcript:
     decoded together: an invalid one becomes U+FFFD, an incomplete character at the end is dropped.
     """
 
-    __slots__ = ("_bytes", "_held", "_state", "_stops", "n_chars", "n_shown", "start", "stopped")
+    __slots__ = ("_bytes", "_held", "_is_partial", "_state", "_stops", "n_chars", "n_shown", "start", "stopped")
 
     def __init__(self, stops: Stops = NO_STOPS) -> None:
         self._bytes = _decoder("replace")
         self._held = ""
+        self._is_partial = False
         self._state = 0
         self._stops = stops
         self.n_chars = 0
@@ -102,26 +103,43 @@ class Transcript:
     @property
     def n_begun(self) -> int:
         """Characters so far, one that is still incomplete included."""
-        return self.n_chars + bool(self._pending)
+        return self.n_chars + self._is_partial
 
     def push(self, piece: bytes, search: bool = True) -> str:
         """Add a token's bytes; with `search` off its text is neither matched nor held back."""
-        pending = self._pending
+        text = self._decode(piece)
+        self.n_chars += len(text)
+        if search and self._stops:
+            text = self._match(text)
+        self.n_shown += len(text)
+        return text
+
+    def _decode(self, piece: bytes) -> str:
+        """The characters that a token's bytes complete."""
+        pending = b""
+        if self._is_partial:
+            pending = self._pending
+        else:
+            try:  # nearly every token is whole characters
+                text = piece.decode()
+            except UnicodeDecodeError:
+                pass
+            else:
+                self.start = self.n_chars
+                return text
         # What is pending becomes a character of its own where the first byte does not continue it.
         self.start = self.n_chars + (len((pending + piece[:1]).decode(errors="replace")) > 1)
         text = self._bytes.decode(piece)
         if self._pending[:1] == b"\xed" and self._pending[1:2] > b"\x9f":
             text += self._bytes.decode(b"", final=True)  # a surrogate, which the decoder would wait for: never valid
-        self.n_chars += len(text)
-        if self._stops and search:
-            text = self._match(text)
-        self.n_shown += len(text)
+        self._is_partial = bool(self._pending)
         return text
 
     def finish(self) -> str:
         """The text that was held back in vain."""
         rest, self._held = self._held, ""
         self._bytes.reset()
+        self._is_partial = False
         self.n_shown += len(rest)
         return rest
 

@@ -38,6 +38,7 @@ CONTRACT = [
     "stop_token_ids",
     "truncate_prompt_tokens",
     "return_token_ids",
+    "cache_prompt",
 ]
 
 

@@ -34,6 +34,7 @@ EXTENSIONS: dict[str, Any] = {
     "stop_token_ids": [],
     "truncate_prompt_tokens": 5,
     "return_token_ids": False,
+    "cache_prompt": True,
 }
 
 

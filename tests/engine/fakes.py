@@ -130,6 +130,11 @@ class FakeBackend:
         self.forks.append(n_tokens)
         self._slots[target] = self._slots[source][:n_tokens]
 
+    def cut(self, slot: int, n_tokens: int) -> None:
+        assert self.limits.can_cut, "a cut of what has no parts"
+        assert 0 < n_tokens < len(self._slots[slot]), "a cut of nothing, or of all"
+        del self._slots[slot][n_tokens:]
+
     def drop(self, slot: int) -> None:
         self._slots[slot] = []
 
@@ -147,11 +152,10 @@ class FakeBackend:
         assert n_rows <= limits.n_rows, f"{n_rows} rows in a decode of {limits.n_rows}"
         assert len({chunk.slot for chunk in chunks}) == len(chunks), "two chunks of one slot"
         for slot, start, tokens, n_wanted in chunks:
-            assert tokens.dtype == np.int32
             assert len(tokens) >= 1, "an empty chunk"
             assert 0 <= n_wanted <= len(tokens)
             assert start == len(self._slots[slot]), "a gap, or a token read twice"
-            assert ((tokens >= 0) & (tokens < limits.n_vocab)).all()
+            assert all(type(token) is int and 0 <= token < limits.n_vocab for token in tokens)
         self.fails(number, chunks)
         if self.n_used + n_tokens > self.n_cells:
             raise NoRoom("no cells left")
@@ -165,7 +169,7 @@ class FakeBackend:
     def _read(self, chunk: Chunk) -> list[NDArray[np.float32]]:
         cells, rows = self._slots[chunk.slot], []
         state = self._states[cells[-1]] if cells else 0
-        for i, token in enumerate(chunk.tokens.tolist()):
+        for i, token in enumerate(chunk.tokens):
             state = next_state(state, token, self._n_states)
             self._n_made += 1
             self._states[self._n_made] = state

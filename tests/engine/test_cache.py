@@ -29,7 +29,7 @@ def score(position: int, n_top: int = 0) -> Score:
 def source(tokens: Ordered[int], *, first: int = 0, n_known: int = 0, n_top: int = 0, slot: int = 0) -> Source:
     """A source whose tokens first..n_known-1 were scored."""
     scores = [score(position, n_top) for position in range(first, n_known)]
-    return Source(slot, array(tokens), scores, first, first + len(scores), n_top)
+    return Source(slot, array(tokens), [], len(tokens), scores, first, first + len(scores), n_top)
 
 
 def wanting(prompt: Ordered[int], score_from: int | None = None, n_top: int = 0, max_tokens: int = 4) -> Sequence:

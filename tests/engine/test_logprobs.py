@@ -4,10 +4,15 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from app.engine.logprobs import FLOOR, RowScores
 from app.engine.sampler import Sampler
 from tests.engine.fakes import PROPERTY, log_softmax
+
+
+def scores_of(row: NDArray[np.float32], n_top: int) -> RowScores:
+    return RowScores(row, Sampler(len(row)).normalisers(row[None])[0], n_top)
 
 
 @settings(PROPERTY, max_examples=80)
@@ -16,7 +21,7 @@ def test_scores_are_the_log_softmax_of_the_row(seed: int, n_vocab: int, n_top: i
     rng = np.random.default_rng(seed)
     row = rng.normal(0, 4, n_vocab).astype(np.float32)
     exact = log_softmax(row)
-    scores = RowScores(Sampler(n_vocab), row, n_top)
+    scores = scores_of(row, n_top)
     order = np.argsort(-row, kind="stable")[:n_top].tolist()
     for token in {0, n_vocab - 1, int(rng.integers(n_vocab))}:
         score = scores.of(token)
@@ -27,7 +32,7 @@ def test_scores_are_the_log_softmax_of_the_row(seed: int, n_vocab: int, n_top: i
 
 def test_a_token_among_the_likeliest_has_the_very_number_that_it_has_there() -> None:
     row = np.random.default_rng(3).normal(0, 4, 700).astype(np.float32)
-    scores = RowScores(Sampler(700), row, 20)
+    scores = scores_of(row, 20)
     for token, logprob in scores.top:
         assert scores.of(token).logprob == logprob
         assert type(logprob) is float
@@ -35,13 +40,13 @@ def test_a_token_among_the_likeliest_has_the_very_number_that_it_has_there() -> 
 
 
 def test_no_likeliest_tokens_are_listed_where_none_are_asked_for() -> None:
-    assert RowScores(Sampler(3), np.zeros(3, np.float32), 0).of(1).top == []
+    assert scores_of(np.zeros(3, np.float32), 0).of(1).top == []
 
 
 @pytest.mark.parametrize("logit", [-np.inf, -1e30, -10_500.0])
 def test_an_impossible_token_has_the_floor(logit: float) -> None:
     row = np.array([0.0, logit, 1.0], np.float32)
-    scores = RowScores(Sampler(3), row, 3)
+    scores = scores_of(row, 3)
     assert scores.of(1).logprob == FLOOR == -9999.0
     assert scores.top[-1] == (1, FLOOR)
 
@@ -49,15 +54,4 @@ def test_an_impossible_token_has_the_floor(logit: float) -> None:
 @pytest.mark.parametrize("bad", [[np.nan, 0.0], [-np.inf, -np.inf], [np.inf, 0.0]])
 def test_a_broken_row_is_a_fault(bad: list[float]) -> None:
     with pytest.raises(FloatingPointError):
-        RowScores(Sampler(2), np.array(bad, np.float32), 1)
-
-
-def test_scores_outlive_a_draw_from_the_same_sampler() -> None:
-    from app.engine.params import SamplingParams
-
-    row = np.random.default_rng(4).normal(0, 4, 700).astype(np.float32)
-    sampler = Sampler(700)
-    scores = RowScores(sampler, row, 2)
-    before = scores.of(5)
-    sampler.distribution(row, SamplingParams(temperature=0.5, top_p=0.5), None, np.array([5])).draw(0.5)
-    assert scores.of(5) == before
+        scores_of(np.array(bad, np.float32), 1)

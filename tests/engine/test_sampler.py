@@ -1,6 +1,8 @@
 """Sampling against float64, stable sorts and the inverse of the distribution function by brute force."""
 
 import math
+from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,30 +12,48 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from app.engine.params import Bias, SamplingParams
-from app.engine.sampler import Draw, History, Nucleus, Sampler, Weights, generator, largest, merged_ids
+from app.engine.sampler import LANES, History, Nucleus, Sampler, Want, generator, largest, merged_ids
 from tests.engine.fakes import PROPERTY, log_softmax
 
-SIZES = (1, 5, 511, 512, 513, 1024, 3000)
+SIZES = (1, 5, 513, 3000, LANES - 1, LANES, LANES + 1, 3 * LANES + 7)
 LAST = 1 - 2**-53
 """The largest number that a generator draws."""
 N_GRID = 256
+
+
+def normaliser(row: NDArray[np.float32], sampler: Sampler | None = None) -> float:
+    return (sampler or Sampler(len(row))).normalisers(row[None])[0]
 
 
 def rows(n_vocab: int, seed: int, scale: float = 3.0) -> NDArray[np.float32]:
     return np.random.default_rng(seed).normal(0, scale, n_vocab).astype(np.float32)
 
 
-def grid(draw: Draw, n: int = N_GRID) -> dict[int, int]:
+class Drawing:
+    """What a sampler draws from one row. Raises what it raises."""
+
+    def __init__(
+        self, row: NDArray[np.float32], params: SamplingParams, sampler: Sampler | None = None, **more: Any
+    ) -> None:
+        self._rows = row[None]
+        self._sampler = sampler or Sampler(len(row))
+        self._want: Callable[[list[float]], Want] = lambda uniforms: Want(0, params, uniforms, **more)
+        self.draw(0.5)
+
+    def draws(self, uniforms: list[float]) -> list[int]:
+        return self._sampler.sample(self._rows, [self._want(uniforms)])[0].tokens
+
+    def draw(self, uniform: float) -> int:
+        return self.draws([uniform])[0]
+
+
+def grid(draw: Drawing, n: int = N_GRID) -> dict[int, int]:
     """How often each token is drawn, over n evenly spread uniforms. Whatever the order of the tokens in the
     distribution: as each holds one interval, it is n times its probability, give or take one."""
-    counts: dict[int, int] = {}
-    for i in range(n):
-        token = draw.draw((i + 0.5) / n)
-        counts[token] = counts.get(token, 0) + 1
-    return counts
+    return dict(Counter(draw.draws([(i + 0.5) / n for i in range(n)])))
 
 
-def assert_distribution(draw: Draw, expected: NDArray[np.float64], n: int = N_GRID) -> None:
+def assert_distribution(draw: Drawing, expected: NDArray[np.float64], n: int = N_GRID) -> None:
     """`expected`: a probability for each token, 0 for those that may not be drawn."""
     counts = grid(draw, n)
     for edge in (0.0, LAST):
@@ -73,8 +93,8 @@ def distribution(
     history: History | None = None,
     banned: NDArray[np.int64] | None = None,
     **fields: Any,
-) -> Draw:
-    return Sampler(len(row)).distribution(row, SamplingParams(**fields), history, banned)
+) -> Drawing:
+    return Drawing(row, SamplingParams(**fields), history=history, banned=banned)
 
 
 # The normaliser
@@ -85,27 +105,27 @@ def distribution(
 def test_the_normaliser_is_log_sum_exp(n_vocab: int, scale: float) -> None:
     row = rows(n_vocab, 1, scale)
     exact = float(row[0]) - log_softmax(row)[0]
-    assert Sampler(n_vocab).normaliser(row) == pytest.approx(exact, abs=2e-6)
+    assert normaliser(row) == pytest.approx(exact, abs=2e-6)
 
 
 @pytest.mark.parametrize("offset", [-1e4, -90.0, 90.0, 1e4])
 def test_a_large_offset_overflows_nothing(offset: float) -> None:
     row = rows(600, 2) + np.float32(offset)
     exact = float(row[0]) - log_softmax(row)[0]
-    assert Sampler(600).normaliser(row) == pytest.approx(exact, rel=1e-7, abs=2e-6)
+    assert normaliser(row) == pytest.approx(exact, rel=1e-7, abs=2e-6)
 
 
 def test_impossible_tokens_leave_the_normaliser_alone() -> None:
     row = rows(700, 3)
     row[::2] = -np.inf
-    assert Sampler(700).normaliser(row) == pytest.approx(float(row[1]) - log_softmax(row[1::2])[0], abs=2e-6)
+    assert normaliser(row) == pytest.approx(float(row[1]) - log_softmax(row[1::2])[0], abs=2e-6)
 
 
 def test_a_second_row_leaves_nothing_of_the_first() -> None:
     sampler = Sampler(513)
-    sampler.normaliser(rows(513, 4, 20))
+    normaliser(rows(513, 4, 20), sampler)
     row = rows(513, 5)
-    assert sampler.normaliser(row) == Sampler(513).normaliser(row)
+    assert normaliser(row, sampler) == normaliser(row)
 
 
 # The largest
@@ -140,15 +160,17 @@ def test_impossible_tokens_come_last_among_the_largest() -> None:
 
 
 @pytest.mark.parametrize("n_vocab", SIZES)
-def test_a_token_is_drawn_where_its_share_of_the_whole_lies(n_vocab: int) -> None:
+def test_a_token_is_drawn_as_often_as_it_is_likely(n_vocab: int) -> None:
     row = rows(n_vocab, 6)
-    weights = Weights(n_vocab)
-    weights.load(row)
-    edges = np.exp(log_softmax(row)).cumsum()
-    for i in range(1000):
-        uniform = i / 1000
-        token = weights.draw(uniform)
-        assert (edges[token - 1] if token else 0.0) - 1e-6 <= uniform <= edges[token] + 1e-6
+    assert_distribution(distribution(row), np.exp(log_softmax(row)), 1024)
+
+
+@pytest.mark.parametrize("n_vocab", SIZES)
+def test_all_shares_together_are_the_whole_and_no_two_overlap(n_vocab: int) -> None:
+    """As the uniform grows, no token comes back."""
+    found = distribution(rows(n_vocab, 6)).draws([i / 2000 for i in range(2000)])
+    changes = [token for token, before in zip(found, [-1, *found], strict=False) if token != before]
+    assert len(changes) == len(set(changes))
 
 
 @pytest.mark.parametrize("n_vocab", SIZES)
@@ -173,8 +195,7 @@ def test_of_a_row_with_few_possible_tokens_one_of_them_is_drawn(seed: int, n_voc
 
 
 def test_a_nucleus_is_drawn_from_by_weight() -> None:
-    weights = np.array([5, 3, 1, 0, 1, 0], np.float32)
-    draw = Nucleus(np.array([7, 2, 9, 4, 1, 0]), weights)
+    draw = Nucleus(np.array([7, 2, 9, 4, 1, 0]), np.array([5, 3, 1, 0, 1, 0], np.float32))
     found = [draw.draw((i + 0.5) / 10) for i in range(10)]
     assert found == [7] * 5 + [2] * 3 + [9] + [1]
     assert (draw.draw(0.0), draw.draw(LAST)) == (7, 1)
@@ -183,9 +204,7 @@ def test_a_nucleus_is_drawn_from_by_weight() -> None:
 def test_frequencies_of_many_draws_are_the_distribution() -> None:
     row = np.log(np.array([30, 20, 15, 10, 10, 5, 4, 3, 2, 1], np.float32))
     rng, n = generator(11, 0), 20_000
-    weights = Weights(len(row))
-    weights.load(row)
-    counts = np.bincount([weights.draw(rng.random()) for _ in range(n)], minlength=len(row))
+    counts = np.bincount(distribution(row).draws(rng.random(n).tolist()), minlength=len(row))
     expected = np.exp(log_softmax(row)) * n
     chi_square = float(((counts - expected) ** 2 / expected).sum())
     assert chi_square < 27.9  # nine degrees of freedom exceed it once in a thousand seeds
@@ -216,7 +235,7 @@ def test_truncation_keeps_what_a_plain_sort_keeps(
 ) -> None:
     row = rows(n_vocab, seed)
     params = SamplingParams(temperature, top_k, top_p, min_p)
-    assert_distribution(Sampler(n_vocab).distribution(row, params, None, None), reference(row, params))
+    assert_distribution(Drawing(row, params), reference(row, params))
 
 
 @pytest.mark.parametrize(
@@ -400,25 +419,73 @@ def test_the_row_is_left_as_it_is(fields: dict[str, Any]) -> None:
     before, history = row.copy(), History(np.array([1], np.int32))
     history.add(2)
     sampler = Sampler(600)
-    sampler.normaliser(row)
+    normaliser(row, sampler)
     bias = Bias.of({4: 3.0, 5: 100.0, 6: 100})
     params = SamplingParams(**fields, bias=bias, presence_penalty=1.0)
-    sampler.distribution(row, params, history, np.array([7])).draw(0.3)
-    sampler.distribution(row, SamplingParams(**fields), None, None).draw(0.3)
+    Drawing(row, params, sampler, history=history, banned=np.array([7]), scored=True)
+    Drawing(row, SamplingParams(**fields), sampler, scored=True)
     assert (row == before).all()
 
 
-@pytest.mark.parametrize("fields", [{}, {"temperature": 0.5}, {"top_p": 0.7}, {"min_p": 0.1}])
-def test_a_row_that_was_scored_is_drawn_from_as_any_other(fields: dict[str, Any]) -> None:
-    row = rows(600, 11)
+@pytest.mark.parametrize("fields", [{}, {"temperature": 0.5}, {"top_p": 0.7}, {"min_p": 0.1}, {"temperature": 0.0}])
+def test_a_row_that_is_scored_is_drawn_from_as_any_other(fields: dict[str, Any]) -> None:
     sampler = Sampler(600)
-    sampler.normaliser(rows(600, 12))
-    sampler.normaliser(row)
-    draw = sampler.distribution(row, SamplingParams(**fields), None, None)
-    assert grid(draw) == grid(distribution(row, **fields))
-    other = rows(600, 13)
-    draw = sampler.distribution(other, SamplingParams(**fields), None, None)
-    assert grid(draw) == grid(distribution(other, **fields))
+    for seed in (11, 12):
+        row, params = rows(600, seed), SamplingParams(**fields)
+        assert grid(Drawing(row, params, sampler, scored=True)) == grid(distribution(row, **fields))
+
+
+# Crowds
+
+
+WAYS: list[dict[str, Any]] = [
+    {},
+    {"temperature": 0.0},
+    {"temperature": 0.7},
+    {"top_p": 0.9},
+    {"temperature": 1.3, "top_k": 7},
+    {"min_p": 0.05},
+    {"bias": Bias.of({2: 4.0, 3: -100.0})},
+    {"temperature": 0.0, "bias": Bias.of({1: 100.0})},
+]
+
+
+@settings(PROPERTY, max_examples=60)
+@given(
+    n_vocab=st.sampled_from([5, 300, LANES + 3, 1 << 17]),
+    asked=st.lists(
+        st.tuples(
+            st.integers(0, 5), st.sampled_from(WAYS), st.lists(st.floats(0, LAST), min_size=1, max_size=3),
+            st.booleans(), st.booleans(),
+        ),
+        min_size=1, max_size=9,
+    ),
+)  # fmt: skip
+def test_in_a_crowd_each_row_comes_to_what_it_comes_to_alone(
+    n_vocab: int, asked: list[tuple[int, dict[str, Any], list[float], bool, bool]]
+) -> None:
+    given_rows = np.stack([rows(n_vocab, seed, 8.0) for seed in range(6)])
+    given_rows[1] += 200.0
+    given_rows[2] -= 500.0
+
+    def want(row: int, fields: dict[str, Any], uniforms: list[float], scored: bool, banned: bool) -> Want:
+        return Want(row, SamplingParams(**fields), uniforms, None, np.array([0, 4]) if banned else None, scored)
+
+    crowd = Sampler(n_vocab).sample(given_rows, [want(*one) for one in asked])
+    for drawn, one in zip(crowd, asked, strict=True):
+        row = one[0]
+        assert drawn == Sampler(n_vocab).sample(given_rows[row : row + 1], [want(0, *one[1:])])[0]
+
+
+def test_what_is_wanted_of_a_row_comes_back_in_its_place() -> None:
+    """Row i leaves nothing but token i."""
+    n = 700
+    given_rows = np.full((n, n), -np.inf, np.float32)
+    np.fill_diagonal(given_rows, 0.0)
+    order = np.random.default_rng(5).permutation(n).tolist()
+    wants = [Want(i, SamplingParams(**WAYS[i % 3]), [0.3] * (i % 2 + 1), scored=i % 5 == 0) for i in order]
+    drawn = Sampler(n).sample(given_rows, wants)
+    assert [d.tokens for d in drawn] == [[i] * (i % 2 + 1) for i in order]
 
 
 @pytest.mark.parametrize("fields", [{}, {"temperature": 0.5}, {"temperature": 0.0}, {"top_p": 0.5}, {"top_k": 2}])
@@ -428,7 +495,7 @@ def test_a_row_with_a_nan_or_without_a_finite_logit_is_a_fault(fields: dict[str,
     with pytest.raises(FloatingPointError):
         distribution(row, **fields)
     with pytest.raises(FloatingPointError):
-        Sampler(3).normaliser(row)
+        normaliser(row)
 
 
 def test_a_row_with_nothing_left_to_draw_is_a_fault() -> None:

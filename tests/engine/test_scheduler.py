@@ -22,6 +22,8 @@ class Cells:
 
     def fork(self, source: int, target: int, n_tokens: int) -> None: ...
 
+    def cut(self, slot: int, n_tokens: int) -> None: ...
+
     def drop(self, slot: int) -> None: ...
 
 
@@ -79,7 +81,7 @@ class Play:
             text = [*sequence.job.prompt.tolist(), *sequence.generated]
             start, slot, tokens, n_rows = sequence.n_computed, *piece.chunk[:1], *piece.chunk[2:]
             assert slot == sequence.slot
-            assert tokens.tolist() == text[start : start + piece.n_tokens]
+            assert tokens == text[start : start + piece.n_tokens]
             assert (piece.chunk.start, n_rows) == (start, piece.n_rows)
             starts.append(start)
             self.n_tokens_read += piece.n_tokens

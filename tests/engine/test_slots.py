@@ -17,6 +17,9 @@ class Recorder:
     def fork(self, source: int, target: int, n_tokens: int) -> None:
         self.calls.append(("fork", source, target, n_tokens))
 
+    def cut(self, slot: int, n_tokens: int) -> None:
+        self.calls.append(("cut", slot, n_tokens))
+
     def drop(self, slot: int) -> None:
         self.calls.append(("drop", slot))
 
@@ -109,3 +112,19 @@ def test_a_slot_that_was_given_back_is_empty_when_it_is_taken_again() -> None:
     slots.drop(slot)
     assert slots.take() == slot
     assert (slots.length(slot), slots.n_used) == (0, 0)
+
+
+def test_a_slot_is_cut_at_its_end_and_never_into_what_others_hold() -> None:
+    memory = Recorder()
+    slots = Slots(memory, 2, 100)
+    first = slots.take()
+    slots.grow(first, 10)
+    second = slots.fork(first, 8)
+    slots.grow(second, 5)
+    slots.cut(second, 2)
+    assert (slots.length(second), slots.n_used) == (11, 13)
+    assert memory.calls[-1] == ("cut", second, 11)
+    slots.cut(first, 2)
+    assert (slots.length(first), slots.n_used) == (8, 11)
+    with pytest.raises(AssertionError):
+        slots.cut(first, 1)
