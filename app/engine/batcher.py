@@ -125,8 +125,7 @@ class Batcher:
             return
         except Exception as error:
             logger.exception("decoding a batch of %d pieces failed", len(pieces))
-            for owner in {piece.sequence.family.owner for piece in pieces}:
-                self._fail(owner, error)
+            self._isolate(pieces, error)
             return
         for piece in pieces:
             self._scheduler.advance(piece)
@@ -137,6 +136,22 @@ class Batcher:
             n_taken += piece.n_rows
         while turns:
             turns = self._draw(turns, rows)
+
+    def _isolate(self, pieces: list[Piece], error: Exception) -> None:
+        """Read the halves of a batch that failed, each by itself, until whoever is at fault is alone.
+
+        A model whose memory has no parts cannot forget what a failed decode left of it: there the whole batch fails.
+        """
+        if len(pieces) == 1 or not self._backend.limits.can_cut:
+            for owner in {piece.sequence.family.owner for piece in pieces}:
+                self._fail(owner, error)
+            return
+        for piece in pieces:
+            self._scheduler.restore(piece.sequence)
+        middle = len(pieces) // 2
+        for half in (pieces[:middle], pieces[middle:]):
+            if alive := [piece for piece in half if piece.sequence.slot is not None]:
+                self._read(alive)
 
     def _take(self, piece: Piece, rows: Rows, first: int) -> Turn | None:
         """Score what a piece's rows score, the first being number `first`; the turn to draw, if it has come."""

@@ -216,6 +216,11 @@ class Scheduler:
             sequence.n_computed -= n_excess
             self.slots.cut(sequence.slot, n_excess)
 
+    def restore(self, sequence: Sequence) -> None:
+        """Forget what a failed decode may have left of a sequence's piece."""
+        if sequence.slot is not None:
+            self.slots.restore(sequence.slot)
+
     def make_room(self) -> bool:
         """Free cells: those of a resident, else those of the youngest sequence, which goes back to the line's head.
 

@@ -59,6 +59,10 @@ class Slots:
         tip.length -= n_tokens
         self.n_used -= n_tokens
 
+    def restore(self, slot: int) -> None:
+        """Let the memory forget what it holds of a slot beyond what has been counted."""
+        self._memory.cut(slot, self.length(slot))
+
     def length(self, slot: int) -> int:
         """Tokens that a slot holds, shared ones included."""
         total, node = 0, self._tips.get(slot)

@@ -75,7 +75,7 @@ class FakeBackend:
     """Fulfils `Backend`. The knobs below may be turned at any time between two decodes.
 
     n_cells: how many there really are, whatever `limits` says. fails: called with the number of the decode, counted
-    from 0, and its chunks; may raise. nan_after: tokens whose rows are NaN.
+    from 0, and its chunks; may raise. leaves: whether such a decode leaves part of it in the slots. nan_after: tokens whose rows are NaN.
     """
 
     def __init__(
@@ -93,6 +93,7 @@ class FakeBackend:
         self.limits = Limits(n_vocab, n_cells, n_cells, n_slots, n_batch, n_rows, can_cut)
         self.n_cells = n_cells
         self.fails: Callable[[int, list[Chunk]], None] = lambda _n, _chunks: None
+        self.leaves = False
         self.nan_after: frozenset[int] = frozenset()
         self.batches: list[list[Chunk]] = []
         self.forks: list[int] = []
@@ -132,7 +133,7 @@ class FakeBackend:
 
     def cut(self, slot: int, n_tokens: int) -> None:
         assert self.limits.can_cut, "a cut of what has no parts"
-        assert 0 < n_tokens < len(self._slots[slot]), "a cut of nothing, or of all"
+        assert n_tokens <= len(self._slots[slot]), "a cut behind the end"
         del self._slots[slot][n_tokens:]
 
     def drop(self, slot: int) -> None:
@@ -156,7 +157,12 @@ class FakeBackend:
             assert 0 <= n_wanted <= len(tokens)
             assert start == len(self._slots[slot]), "a gap, or a token read twice"
             assert all(type(token) is int and 0 <= token < limits.n_vocab for token in tokens)
-        self.fails(number, chunks)
+        try:
+            self.fails(number, chunks)
+        except Exception:
+            for chunk in chunks[: 1 + len(chunks) // 2] if self.leaves else ():
+                self._read(chunk)
+            raise
         if self.n_used + n_tokens > self.n_cells:
             raise NoRoom("no cells left")
         self._rows.fill(np.nan)

@@ -1,7 +1,7 @@
 """Batches of random jobs against the same jobs run alone, and a table model's numbers against float64."""
 
 from collections.abc import Hashable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from app.engine.backend import Chunk
 from app.engine.batcher import Batcher, Outcome
 from app.engine.events import Delta, Event, Finished, FinishReason, PromptRead, Score, Started, Token
 from app.engine.params import Bias, Job, SamplingParams
-from app.engine.sampler import generator
+from app.engine.sampler import Sampler, generator
 from app.engine.scheduler import Budget, Scheduler
 from app.errors import GenerationFailed, NoRoom
 from tests.engine.fakes import (
@@ -293,58 +293,89 @@ def test_when_all_are_cancelled_everything_is_free_at_once(mix: Mix, n_steps: in
 
 
 @settings(PROPERTY, max_examples=30)
-@given(mixes(), st.sets(st.integers(0, 30), max_size=4))
-def test_a_decode_that_raises_fails_the_owners_in_its_batch_and_nobody_else(mix: Mix, failing: set[int]) -> None:
+@given(mixes(), st.sets(st.integers(0, 30), max_size=4), st.booleans())
+def test_a_decode_that_fails_once_costs_nobody_anything_but_one_who_was_alone(
+    mix: Mix, failing: set[int], leaves: bool
+) -> None:
     play = mix.play
-    batches: list[tuple[set[Hashable], list[Chunk]]] = []
+    alone_then: list[Hashable] = []
 
     def fail(number: int, chunks: list[Chunk]) -> None:
         if number in failing:
+            if len(chunks) == 1:
+                alone_then.extend(s.family.owner for s in play.scheduler.running if s.slot == chunks[0].slot)
             raise Poison(f"decode {number}")
 
-    play.backend.fails = fail
-    mix.arrivals = [0] * len(mix.owners)
-    for owner, jobs in enumerate(mix.owners):
-        play.submit(owner, *jobs)
-    for _ in play.steps():
-        running = {s.slot: s.family.owner for s in play.scheduler.running}
-        n_before = play.backend.n_decodes
-        brought = play.step()
-        failed = {o for o, outcomes in brought.items() if any(isinstance(x, GenerationFailed) for x in outcomes)}
-        if n_before in failing and play.backend.n_decodes > n_before:
-            in_batch = {running[c.slot] for c in play.backend.batches[-1] if c.slot in running}
-            assert failed >= in_batch
-            assert len(failed) <= len(play.backend.batches[-1])
-            batches.append((failed, play.backend.batches[-1]))
-        else:
-            assert not failed
+    play.backend.fails, play.backend.leaves = fail, leaves
+    start(mix)
+    play.drain()
     play.assert_vacant()
     for owner, jobs in enumerate(mix.owners):
-        if (error := play.results[owner].error) is not None:
+        if owner in alone_then:
+            error = play.results[owner].error
+            assert error is not None
             assert "Poison" in error.message
         else:
             same(play.results[owner], alone(*jobs))
-    play.backend.fails = lambda _n, _chunks: None
-    after = job([1, 2, 3], 4)
-    play.submit("after", after)
+
+
+@settings(PROPERTY, max_examples=30)
+@given(mixes(), st.booleans())
+def test_a_sequence_that_cannot_be_decoded_fails_its_owner_alone(mix: Mix, leaves: bool) -> None:
+    """Nobody else has token 22."""
+    play, unlike = mix.play, SamplingParams(bias=Bias.of({22: -100.0}))
+    mix.owners = [
+        [replace(work, sampling=unlike, prompt=np.minimum(work.prompt, 21)) for work in jobs] for jobs in mix.owners
+    ]
+
+    def fail(_: int, chunks: list[Chunk]) -> None:
+        if any(22 in chunk.tokens for chunk in chunks):
+            raise Poison("22")
+
+    play.backend.fails, play.backend.leaves = fail, leaves
+    play.submit("guilty", job([1, 22], 2))
+    start(mix)
     play.drain()
-    same(play.results["after"], alone(after))
+    error = play.results["guilty"].error
+    assert error is not None
+    assert "22" in error.message
+    play.assert_vacant()
+    for owner, jobs in enumerate(mix.owners):
+        same(play.results[owner], alone(*jobs))
 
 
-def test_the_failed_are_exactly_those_who_were_read() -> None:
-    play = Play(budget=Budget(2, 100, 10, 100))
+@pytest.mark.parametrize("can_cut", [True, False])
+def test_when_every_decode_fails_all_who_were_read_fail_and_later_ones_are_served(can_cut: bool) -> None:
+    play = Play(FakeBackend(can_cut=can_cut), Budget(2, 100, 10, 100))
     for owner in "abc":
         play.submit(owner, job([1, 2], 2, end_tokens=frozenset()))
 
-    def fail(number: int, _: list[Chunk]) -> None:
-        if number == 0:
-            raise Poison
+    def fail(_number: int, _chunks: list[Chunk]) -> None:
+        raise Poison
 
     play.backend.fails = fail
     play.step()
     assert [play.results[owner].error is None for owner in "abc"] == [False, False, True]
+    play.backend.fails = lambda _n, _chunks: None
     play.drain()
     same(play.results["c"], alone(job([1, 2], 2, end_tokens=frozenset())))
+
+
+def test_a_sampler_that_raises_for_a_crowd_still_draws_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    play = Play()
+    jobs = [job([1, 2, n], 5, seed=n) for n in range(4)]
+    sample = Sampler.sample
+
+    def fussy(self: Sampler, rows: Any, wants: Any) -> Any:
+        assert len(wants) == 1, "too many"
+        return sample(self, rows, wants)
+
+    monkeypatch.setattr(Sampler, "sample", fussy)
+    for owner, work in enumerate(jobs):
+        play.submit(owner, work)
+    play.drain()
+    for owner, work in enumerate(jobs):
+        same(play.results[owner], alone(work))
 
 
 @settings(PROPERTY, max_examples=30)
