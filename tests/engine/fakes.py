@@ -75,7 +75,8 @@ class FakeBackend:
     """Fulfils `Backend`. The knobs below may be turned at any time between two decodes.
 
     n_cells: how many there really are, whatever `limits` says. fails: called with the number of the decode, counted
-    from 0, and its chunks; may raise. leaves: whether such a decode leaves part of it in the slots. nan_after: tokens whose rows are NaN.
+    from 0, and its chunks; may raise. leaves: whether such a decode leaves part of it in the slots. nan_after: tokens
+    whose rows are NaN.
     """
 
     def __init__(
