@@ -10,6 +10,7 @@ import argparse
 import asyncio
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -112,6 +113,7 @@ def measure(chosen: list[Case], rounds: int) -> list[Figures]:
 
 def main() -> None:
     args = parse()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that servers end, and what was found is told
     try:
         with ExitStack() as stack:
             bench = gather(args, stack)
