@@ -17,13 +17,17 @@ from litestar.types import ASGIApp
 from app import __version__
 from app.api import completions, description, editors, errors, health, models, tokenizer
 from app.api.auth import KeyGuard
+from app.api.bodies import MAX_BODY
 from app.api.cors import ForeignPreflight
 from app.api.disconnect import ClientGone
+from app.api.drain import Drain
+from app.api.head import HeadAsGet
 from app.api.request_id import RequestId
 from app.completion.checks import Rules
 from app.completion.infill import Infill, check_template
 from app.completion.service import CompletionService, Served
 from app.completion.tokenizer import TokenizerService
+from app.engine import header, probe
 from app.engine.backend import Backend, Vocabulary
 from app.engine.engine import Engine
 from app.engine.llama import MAX_SLOTS, LlamaBackend, LlamaModel, Sizes
@@ -34,7 +38,6 @@ from app.schemas import Model, ModelList, ModelMeta, Props
 from app.settings import Settings
 
 DEFAULT_CONTEXT = 8192
-MAX_BODY = 32 << 20
 N_SLOTS = 64
 """Sequences in the cache, running or ended, and logits rows of one decode: llama.cpp reserves a row for each slot, at
 eight bytes a token of the vocabulary, two megabytes on a large one."""
@@ -68,9 +71,12 @@ def load(settings: Settings, progress: Callable[[float], None] | None = None) ->
     if settings.model is None:
         raise SettingsError("model is missing: name a GGUF file with --model PATH, or start by scripts/serve.")
     check_template(settings.fim_template)  # before the model, which takes its time
-    model = LlamaModel(Path(settings.model), settings.gpu_layers, progress)
+    path = Path(settings.model)
+    header.check(path)
+    probe.check(probe.Trial(str(path), settings.gpu_layers, settings.repack, n_threads(settings)))
+    model = LlamaModel(path, settings.gpu_layers, progress, repack=settings.repack)
     sizes = sizes_of(settings, model.facts.n_context_trained)
-    numbers = (sizes.n_batch, sizes.n_threads, settings.gpu_layers)
+    numbers = (sizes.n_batch, sizes.n_threads, settings.gpu_layers, settings.repack)
     fingerprint = hashlib.sha256(model.digest + repr(numbers).encode()).hexdigest()[:12]
     facts = model.facts
     infill = Infill(
@@ -113,8 +119,13 @@ def sizes_of(settings: Settings, n_context_trained: int) -> Sizes:
         n_batch=settings.batch_size,
         # llama.cpp reserves a row for each slot, and aborts the process where there are fewer.
         n_rows=n_slots,
-        n_threads=settings.threads or n_processors(),
+        n_threads=n_threads(settings),
     )
+
+
+def n_threads(settings: Settings) -> int:
+    """Threads that compute."""
+    return settings.threads or n_processors()
 
 
 def n_processors() -> int:
@@ -142,8 +153,8 @@ def create_engine(settings: Settings, loaded: Loaded) -> Engine:
     )
 
 
-def create_app(settings: Settings, loaded: Loaded, engine: Engine) -> ASGIApp:
-    """The application that serves a loaded model by an engine, which it starts and closes."""
+def create_app(settings: Settings, loaded: Loaded, engine: Engine, drain: Drain) -> ASGIApp:
+    """The application that serves a loaded model by an engine, which it starts and closes, until `drain` begins."""
     limits = loaded.backend.limits
     served = Served(loaded.names, loaded.fingerprint, limits.n_context)
     service = CompletionService(engine, loaded.vocabulary, served, rules_of(settings), loaded.infill)
@@ -187,7 +198,7 @@ def create_app(settings: Settings, loaded: Loaded, engine: Engine) -> ASGIApp:
             "tokenizer": given(TokenizerService(loaded.vocabulary, limits.n_context)),
             "props": given(props_of(settings, loaded)),
         },
-        guards=[KeyGuard(settings.api_key)],
+        guards=[KeyGuard(settings.api_key), drain],
         cors_config=cors,
         exception_handlers={Exception: errors.respond, ClientGone: errors.nobody},
         lifespan=[running],
@@ -195,7 +206,7 @@ def create_app(settings: Settings, loaded: Loaded, engine: Engine) -> ASGIApp:
         request_max_body_size=MAX_BODY,
         logging_config=None,
     )
-    return RequestId(ForeignPreflight(app, cors))
+    return RequestId(HeadAsGet(ForeignPreflight(app, cors)))
 
 
 def rules_of(settings: Settings) -> Rules:

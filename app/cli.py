@@ -14,7 +14,9 @@ from rich.table import Table
 
 from app import __version__
 from app.api import server
+from app.api.drain import Drain
 from app.asgi import Loaded, create_app, create_engine, load
+from app.engine import probe
 from app.errors import SettingsError, StartError
 from app.settings import LISTS, Settings
 from app.settings import load as load_settings
@@ -47,9 +49,14 @@ def _settings(function: Callable[..., None]) -> Callable[..., None]:
         click.option("-t", "--threads", metavar="N", type=int, help="Threads that compute [all processors]."),
         click.option("-b", "--batch-size", metavar="N", type=int, help="Most tokens of one decode [512]."),
         click.option("-ngl", "--gpu-layers", metavar="N", type=int, help="Layers to offload [all that can be]."),
+        click.option(
+            "--repack/--no-repack", default=None,
+            help="Lay weights out for this processor (AMX, wide vectors) [on]; off where that crashes or wants memory.",
+        ),
         click.option("--max-logprobs", metavar="N", type=int, help="Ceiling of `logprobs` [20; 5 with --strict]."),
         click.option("--max-stop", metavar="N", type=int, help="Most stop strings [64; 4 with --strict]."),
         click.option("--max-waiting", metavar="N", type=int, help="Requests that may wait in line [256]."),
+        click.option("--drain-seconds", metavar="N", type=int, help="Time that running requests have at the end [30]."),
         click.option(
             "--prefix-cache/--no-prefix-cache", default=None,
             help="Keep what was read for later requests that begin alike [on]; off, a long prompt repeats exactly.",
@@ -92,38 +99,52 @@ def serve(**flags: Any) -> None:
     logging.getLogger("segue.llama").setLevel(logging.WARNING)
     try:
         settings = load_settings({key: value or None if key in LISTS else value for key, value in flags.items()})
-        listener = server.bind(settings.host, settings.port)
-        with _progress() as report:
-            loaded = load(settings, report)
+        with server.bind(settings.host, settings.port) as listener:
+            with _progress() as report:
+                loaded = load(settings, report)
+            _run(settings, loaded, listener)
     except StartError as error:
         console.print(f"segue: {error.message}", style="bold red", markup=False, highlight=False, soft_wrap=True)
         sys.exit(2 if isinstance(error, SettingsError) else 1)
+
+
+def _run(settings: Settings, loaded: Loaded, listener: socket.socket) -> None:
     _banner(settings, loaded, listener)
-    engine = create_engine(settings, loaded)
-    server.run(create_app(settings, loaded, engine), listener, engine.close)
+    for text in _warnings(settings, loaded, listener):
+        console.print(f"WARNING: {text}", style="bold white on red", highlight=False, markup=False, soft_wrap=True)
+    engine, drain = create_engine(settings, loaded), Drain()
+    end = server.End(drain.begin, engine.close, settings.drain_seconds)
+    server.run(create_app(settings, loaded, engine, drain), listener, end)
+
+
+@main.command("probe", hidden=True)
+@click.argument("trial")
+def try_out(trial: str) -> None:
+    """Decode a few tokens, and die of it if need be: a server's own child, where it is frozen into one file."""
+    sys.exit(probe.main(trial))
 
 
 @contextmanager
 def _progress() -> Iterator[Callable[[float], None]]:
     """A bar while the model loads."""
     columns = (TextColumn("loading the model"), BarColumn(), TaskProgressColumn())
-    with Progress(*columns, console=console, transient=True) as progress:
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("", total=1.0)
         yield lambda done: progress.update(task, completed=done)
 
 
+def _warnings(settings: Settings, loaded: Loaded, listener: socket.socket) -> Iterator[str]:
+    """What does not keep it from serving; said last, where it is seen."""
+    if settings.gpu_layers and loaded.device == "CPU":
+        yield f"--gpu-layers {settings.gpu_layers} has no effect: llama-cpp-python was built without a GPU."
+    if loaded.backend.limits.n_context > loaded.meta.n_ctx_train:
+        yield f"the model was trained on {loaded.meta.n_ctx_train} tokens; beyond them, text goes astray."
+    if not settings.api_key and not server.is_local(listener):
+        yield "anyone who reaches this machine can use this server: set --api-key, or --host 127.0.0.1."
+
+
 def _banner(settings: Settings, loaded: Loaded, listener: socket.socket) -> None:
     limits, meta, url = loaded.backend.limits, loaded.meta, server.url(listener)
-    if settings.gpu_layers and loaded.device == "CPU":
-        console.print(
-            f"WARNING: --gpu-layers {settings.gpu_layers} has no effect: llama-cpp-python was built without a GPU.",
-            style="bold yellow",
-        )
-    if limits.n_context > meta.n_ctx_train:
-        console.print(
-            f"WARNING: the model was trained on {meta.n_ctx_train} tokens; beyond them, text goes astray.",
-            style="bold yellow",
-        )
     table = Table.grid(padding=(0, 2))
     table.add_row("model", f"{', '.join(loaded.names)} ({meta.architecture}, {meta.quantization})")
     table.add_row("context", f"{limits.n_context} tokens a request, {limits.n_cells} in the cache")

@@ -7,7 +7,7 @@ import os
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 from msgspec import Meta, Struct
@@ -35,9 +35,11 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     threads: Annotated[int, Meta(ge=1, le=512)] | None = None
     batch_size: Annotated[int, Meta(ge=1, le=1 << 16)] = 512
     gpu_layers: Annotated[int, Meta(ge=0, le=1 << 16)] | None = None
+    repack: bool = True
     max_logprobs: Annotated[int, Meta(ge=0, le=1000)] | None = None
     max_stop: Annotated[int, Meta(ge=1, le=1000)] | None = None
     max_waiting: Annotated[int, Meta(ge=0, le=1 << 20)] = 256
+    drain_seconds: Annotated[int, Meta(ge=0, le=86400)] = 30
     strict: bool = False
     prefix_cache: bool = True
     draft: Literal["off", "prompt"] = "off"
@@ -108,6 +110,12 @@ def _file(path: Path) -> dict[str, Any]:
         raise SettingsError(f"config: {path} is not TOML: {error}.") from None
 
 
+def _choices(key: str) -> str:
+    """The values that a setting of a few takes, which msgspec does not name."""
+    kind = get_type_hints(Settings)[key]
+    return f"; choose {' or '.join(get_args(kind))}" if get_origin(kind) is Literal else ""
+
+
 def _checked(chosen: Mapping[str, Any], sources: Mapping[str, str]) -> Settings:
     try:
         # Lax, because the environment has only strings.
@@ -116,7 +124,7 @@ def _checked(chosen: Mapping[str, Any], sources: Mapping[str, str]) -> Settings:
         problem, _, path = str(error).partition(" - at `$.")
         key = path.rstrip("`").partition("[")[0]
         shown = "not shown" if key == "api_key" else repr(chosen[key])
-        raise SettingsError(f"{key} in {sources[key]} is {shown}: {problem}.") from None
+        raise SettingsError(f"{key} in {sources[key]} is {shown}: {problem}{_choices(key)}.") from None
     for key in LISTS:
         values = getattr(settings, key)
         if key in sources and not all(value.strip() for value in values or [""]):

@@ -6,7 +6,11 @@ import os
 import re
 import signal
 import socket
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -15,6 +19,7 @@ from click.testing import CliRunner
 from app import __version__
 from app.api import server as api_server
 from app.cli import main
+from app.engine import probe
 from app.errors import StartError
 from app.settings import Settings
 from tests.servers import Server, envelope, one_line, running, segue
@@ -60,29 +65,44 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     assert str(missing) in one_line(done.stderr)
 
 
-@pytest.mark.parametrize(
-    "content",
-    [b"", b"GGUF", b"not a model at all" * 100, b"GGUF\x03\x00\x00\x00" + b"\xff" * 64],
-    ids=["empty", "cut", "text", "absurd"],
-)
-def test_a_file_that_is_no_model_is_named_last(tmp_path: Path, content: bytes) -> None:
-    path = tmp_path / "broken.gguf"
-    path.write_bytes(content)
-    done = segue("serve", "--port", "0", "--model", str(path))
+def unserved(path: Path, *flags: str) -> str:
+    """The line in which a model is refused."""
+    done = segue("serve", "--port", "0", "--model", str(path), *flags)
     assert done.returncode == 1
-    last = done.stderr.strip().splitlines()[-1]
-    assert str(path) in last
-    assert "llama.cpp cannot load" in last
-    assert "Traceback" not in done.stderr
+    line = one_line(done.stderr)
+    assert str(path) in line
+    return line
 
 
-def test_a_cut_model_is_named_last(tmp_path: Path, toy_folder: Path) -> None:
-    path = tmp_path / "cut.gguf"
-    path.write_bytes((toy_folder / "toy-spm.gguf").read_bytes()[:-100_000])
-    done = segue("serve", "--port", "0", "--model", str(path))
-    assert done.returncode == 1
-    assert str(path) in done.stderr.strip().splitlines()[-1]
-    assert "Traceback" not in done.stderr
+def test_a_file_that_is_no_model_is_refused_in_one_line(tmp_path: Path, toy_folder: Path) -> None:
+    whole = (toy_folder / "toy-spm.gguf").read_bytes()
+    for content, reason in ((b"", "empty"), (whole[:-100_000], "not within the file bounds")):
+        path = tmp_path / "broken.gguf"
+        path.write_bytes(content)
+        line = unserved(path)
+        assert reason in line
+        assert "download it again" in line
+
+
+def test_a_model_that_kills_its_probe_is_refused_in_one_line(toy_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = toy_folder / "toy-spm.gguf"
+    dying = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
+    monkeypatch.setattr(probe, "_child", lambda: [sys.executable, "-c", dying])
+    done = CliRunner().invoke(main, ["serve", "--port", "0", "--model", str(path)])
+    assert done.exit_code == 1
+    line = one_line(done.stderr)
+    assert str(path) in line
+    assert "SIGKILL" in line
+    assert "--no-repack" in line
+
+
+def test_the_hidden_command_is_the_probe(toy_folder: Path, tmp_path: Path) -> None:
+    """A server in one file has no other interpreter to start than itself."""
+    assert segue("probe", json.dumps([str(toy_folder / "toy-bpe.gguf"), None, False, 1])).returncode == 0
+    done = segue("probe", json.dumps([str(tmp_path / "nowhere.gguf"), None, True, 1]))
+    assert done.returncode == probe.REFUSED
+    assert "nowhere.gguf" in one_line(done.stdout)
+    assert "probe" not in segue("--help").stdout
 
 
 def test_a_bad_setting_is_named_with_its_source(tmp_path: Path) -> None:
@@ -146,31 +166,93 @@ def test_a_signal_ends_it_with_success_though_a_connection_is_open(
     assert "Traceback" not in server.said
 
 
-async def test_what_is_still_running_when_its_grace_is_over_is_told_so(toy_folder: Path, tmp_path: Path) -> None:
-    """A plain request gets a 503 in the envelope, a stream an error event: minutes of work, and seconds for it."""
-    server = Server(tmp_path / "log", "--model", str(toy_folder / "toy-spm.gguf"), "--threads", "1")
-    request = {"prompt": "a", "n": 128, "max_tokens": 8000, "ignore_eos": True}
+Lines = AsyncIterator[str]
+LONG = {"prompt": "a", "n": 128, "max_tokens": 8000, "ignore_eos": True}
+"""Minutes of work."""
+
+
+@contextmanager
+def ending(log: Path, model: Path, *flags: str) -> Iterator[Server]:
+    """A server that is to end by itself within the block."""
+    server = Server(log, "--model", str(model), "--threads", "1", *flags)
     try:
-        async with httpx.AsyncClient(base_url=server.url, timeout=60) as client:
-            async with client.stream("POST", "/v1/completions", json=request | {"stream": True}) as response:
-                lines = response.aiter_lines()
-                assert await anext(lines)
-                plain = asyncio.ensure_future(client.post("/v1/completions", json=request))
-                for _ in range(5):  # sent behind the plain request: when they are answered, it has arrived
-                    assert (await client.get("/health")).status_code == 200
-                server.process.send_signal(signal.SIGTERM)
-                rest = [line async for line in lines if line]
-            refused = await plain
-        assert server.process.wait(60) == 0
+        yield server
     finally:
         server.process.kill()
         server.process.wait()
     assert "Traceback" not in server.said
-    assert refused.status_code == 503
-    assert envelope(refused)["code"] == "shutting_down"
-    assert int(refused.headers["retry-after"]) >= 1
+
+
+async def refused(client: httpx.AsyncClient) -> httpx.Response:
+    """The answer to who comes after a signal, once that has been noticed."""
+    while (await client.get("/health")).status_code == 200:
+        pass
+    return await client.post("/v1/completions", json={"prompt": "a", "max_tokens": 1})
+
+
+@asynccontextmanager
+async def streaming(server: Server, request: dict[str, Any]) -> AsyncIterator[tuple[httpx.AsyncClient, Lines]]:
+    """A client, and the lines of a stream that has begun."""
+    async with (
+        httpx.AsyncClient(base_url=server.url, timeout=60) as client,
+        client.stream("POST", "/v1/completions", json=request | {"stream": True}) as response,
+    ):
+        lines = response.aiter_lines()
+        assert await anext(lines)
+        yield client, lines
+
+
+async def test_what_is_still_running_when_its_time_is_over_is_told_so(toy_folder: Path, tmp_path: Path) -> None:
+    """A plain request gets a 503 in the envelope, a stream an error event: minutes of work, and a second for it."""
+    with ending(tmp_path / "log", toy_folder / "toy-spm.gguf", "--drain-seconds", "1") as server:
+        async with streaming(server, LONG) as (client, lines):
+            plain = asyncio.ensure_future(client.post("/v1/completions", json=LONG))
+            for _ in range(5):  # sent behind the plain request: when they are answered, it has arrived
+                assert (await client.get("/health")).status_code == 200
+            server.process.send_signal(signal.SIGTERM)
+            rest = [line async for line in lines if line]
+            told = await plain
+        assert server.process.wait(60) == 0
+    assert told.status_code == 503
+    assert envelope(told)["code"] == "shutting_down"
+    assert int(told.headers["retry-after"]) >= 1
     error = json.loads(rest[-1].removeprefix("data: "))["error"]
     assert (error["type"], error["code"]) == ("server_error", "shutting_down")
+
+
+async def test_after_a_signal_who_runs_finishes_and_who_comes_is_refused(toy_folder: Path, tmp_path: Path) -> None:
+    request = {"prompt": "a", "n": 4, "max_tokens": 1500, "ignore_eos": True}
+    with ending(tmp_path / "log", toy_folder / "toy-spm.gguf", "--drain-seconds", "600") as server:
+        async with streaming(server, request) as (client, lines):
+            server.process.send_signal(signal.SIGTERM)
+            reading = asyncio.ensure_future(last(lines))
+            answer = await refused(client)
+            assert await reading == "data: [DONE]"
+        assert server.process.wait(60) == 0
+    assert answer.status_code == 503
+    assert envelope(answer)["code"] == "shutting_down"
+
+
+async def last(lines: Lines) -> str:
+    return [line async for line in lines if line][-1]
+
+
+async def test_a_second_signal_ends_it_at_once(toy_folder: Path, tmp_path: Path) -> None:
+    with ending(tmp_path / "log", toy_folder / "toy-spm.gguf", "--drain-seconds", "600") as server:
+        async with streaming(server, LONG | {"n": 4}) as (client, _):
+            server.process.send_signal(signal.SIGTERM)
+            assert (await refused(client)).status_code == 503
+            server.process.send_signal(signal.SIGTERM)
+            assert server.process.wait(60) == 128 + signal.SIGTERM
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", ""])
+def test_an_address_that_others_reach_without_a_key_is_warned_of(toy_folder: Path, tmp_path: Path, host: str) -> None:
+    flags = ("--host", host, "--model", str(toy_folder / "toy-bpe.gguf"), "--threads", "1")
+    with ending(tmp_path / "open", toy_folder / "toy-bpe.gguf", *flags) as server:
+        assert re.search(r"WARNING.*--api-key", server.said)
+    with ending(tmp_path / "guarded", toy_folder / "toy-bpe.gguf", *flags, "--api-key", "k") as server:
+        assert "WARNING" not in server.said
 
 
 def test_the_banner_says_where_and_with_what(toy_folder: Path, tmp_path: Path) -> None:

@@ -50,7 +50,7 @@ def test_every_setting_can_be_set_from_every_source(tmp_path: Path) -> None:
         "threads": 5, "batch_size": 6, "gpu_layers": 7, "max_logprobs": 8, "max_stop": 9, "max_waiting": 10,
         "strict": True, "api_key": ["k", "l"], "api_key_file": str(keys), "cors_origin": ["*", "null"],
         "fim_order": "spm", "fim_template": "<P>{prefix}<S>{suffix}", "insertion": "search",
-        "prefix_cache": True, "draft": "prompt",
+        "prefix_cache": True, "draft": "prompt", "repack": True, "drain_seconds": 11,
     }  # fmt: skip
     more = set(FIELDS) - set(values)
     wanted = Settings(**values | {key: tuple(values[key]) for key in LISTS} | {"api_key": ("k", "l", "m")})
@@ -121,6 +121,11 @@ def test_a_bad_line_of_a_file_is_named_with_the_file(tmp_path: Path, line: str, 
     assert key in message
     assert value in message
     assert config in message
+
+
+@pytest.mark.parametrize(("key", "choices"), [("fim_order", "psm or spm"), ("insertion", "frame or search")])
+def test_a_setting_of_a_few_values_lists_them(key: str, choices: str) -> None:
+    assert choices in refused({key: "neither"})
 
 
 def test_a_bad_flag_is_named_as_one() -> None:

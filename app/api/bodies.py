@@ -20,6 +20,8 @@ _STRICT_FIELDS = frozenset(CompletionRequest.__struct_fields__) - EXTENSIONS
 
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
+MAX_BODY = 32 << 20
+"""Bytes of a request's body."""
 INLINE = 1 << 14
 
 

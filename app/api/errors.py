@@ -6,6 +6,7 @@ from typing import Any
 from litestar import Request, Response
 from litestar.exceptions import HTTPException, InternalServerException
 
+from app.api.bodies import MAX_BODY
 from app.api.request_id import request_id
 from app.errors import ModelNotFound, Overloaded, RequestError, SegueError, Unauthorized, Unavailable
 from app.schemas import ErrorBody, ErrorResponse
@@ -32,6 +33,8 @@ def describe(error: Exception, request: str) -> tuple[int, ErrorBody]:
             return 503, ErrorBody(error.message, "server_error", code=error.code)
         case HTTPException(status_code=404):
             return 404, ErrorBody("There is no such URL here; see /docs.", "invalid_request_error", code="unknown_url")
+        case HTTPException(status_code=413):
+            return 413, ErrorBody(f"The request's body is over the limit of {MAX_BODY} bytes.", "invalid_request_error")
         case HTTPException(status_code=status, detail=detail) if status < 500:
             return status, ErrorBody(detail, "invalid_request_error")
         case _:

@@ -1,5 +1,6 @@
 """Server-sent events: chunks as bytes, each event whole, and the error that comes too late for a status."""
 
+import asyncio
 import logging
 import weakref
 from collections.abc import AsyncIterator, Sequence
@@ -48,6 +49,8 @@ async def events(steps: AsyncIterator[Sequence[msgspec.Struct]], request: str, e
     try:
         async for chunks in steps:
             yield b"".join(map(event, chunks))
+            # A backlog that nobody reads any more would else be written in one go, while all others wait.
+            await asyncio.sleep(0)
         if end:
             yield end
     except Exception as error:

@@ -9,6 +9,7 @@ import ctypes
 import hashlib
 import logging
 import os
+import weakref
 from collections.abc import Callable
 from collections.abc import Sequence as Ordered
 from dataclasses import dataclass
@@ -52,6 +53,21 @@ def _forward_log(level: int, text: bytes, _: object) -> None:
 
 def _cause() -> str:
     return _complaints[0].rstrip(".") if _complaints else "it gave no reason"
+
+
+_UPGRADE = f"it is too new for llama-cpp-python {llama_cpp.__version__}: upgrade that, or choose another model"
+_REMEDIES = {
+    "unknown model architecture": _UPGRADE,
+    "only supports up to version": _UPGRADE,
+    "alloc": "memory is short: fewer --gpu-layers, --no-repack or a model of fewer bits need less",
+}
+
+
+def _remedy() -> str:
+    """What helps where a file was not loaded, by llama.cpp's words for it."""
+    return next(
+        (told for words, told in _REMEDIES.items() if words in _cause()), "it may be cut off: download it again"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,13 +184,18 @@ def _token_or_none(token: int) -> int | None:
 class LlamaModel:
     """A GGUF file in memory: weights and vocabulary."""
 
-    def __init__(self, path: Path, n_gpu_layers: int | None, progress: Callable[[float], None] | None = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        n_gpu_layers: int | None,
+        progress: Callable[[float], None] | None = None,
+        *,
+        repack: bool = True,
+    ) -> None:
         """Load a file. n_gpu_layers: None for all that the build can offload. progress: called with 0..1.
 
-        Raises ModelError where there is no such file, or llama.cpp cannot load it.
+        repack: whether weights may be laid out anew for this processor. Raises ModelError where llama.cpp cannot load.
         """
-        if not path.is_file():
-            raise ModelError(f"{path}: there is no such model file.")
         self.path = path
         _complaints.clear()
         llama_cpp.llama_log_set(_forward_log, None)
@@ -182,12 +203,19 @@ class LlamaModel:
         self.offloads: bool = llama_cpp.llama_supports_gpu_offload()
         params = llama_cpp.llama_model_default_params()
         params.n_gpu_layers = -1 if n_gpu_layers is None else n_gpu_layers
+        params.use_extra_bufts = repack
         report = llama_cpp.llama_progress_callback(lambda done, _: (progress and progress(done)) or True)
         params.progress_callback = report
         self.handle = llama_cpp.llama_model_load_from_file(os.fsencode(path), params)
         if not self.handle:
-            raise ModelError(f"{path}: llama.cpp cannot load this file: {_cause()}.")
-        self.vocabulary = LlamaVocabulary(self)
+            raise ModelError(f"{path}: llama.cpp cannot load this file: {_cause()}; {_remedy()}.")
+        # A stream may still look up its last tokens when its server's backend is closed: whoever holds the vocabulary
+        # keeps the model. At exit the system takes it.
+        weakref.finalize(self, llama_cpp.llama_model_free, self.handle).atexit = False
+
+    @cached_property
+    def vocabulary(self) -> LlamaVocabulary:
+        return LlamaVocabulary(self)
 
     def metadata(self, key: str) -> str | None:
         """A value of the GGUF's metadata, as text."""
@@ -228,11 +256,6 @@ class LlamaModel:
                 file.seek(max(size - block, 0) * i // 255)
                 digest.update(file.read(block))
         return digest.digest()
-
-    def close(self) -> None:
-        if self.handle:
-            llama_cpp.llama_model_free(self.handle)
-            self.handle = None
 
 
 class LlamaBackend:
@@ -301,11 +324,10 @@ class LlamaBackend:
         llama_cpp.llama_memory_seq_rm(self._memory, slot, -1, -1)
 
     def close(self) -> None:
-        """Free the context, then the model."""
+        """Free the context. The model lives as long as anything that uses it."""
         if self._context:
             llama_cpp.llama_free(self._context)
             self._context = None
-            self._model.close()
 
 
 class _Batch:

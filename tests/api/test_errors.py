@@ -88,6 +88,18 @@ def test_a_wrong_method_is_405(spm: Served, method: str) -> None:
     still_works(spm)
 
 
+@pytest.mark.parametrize(
+    ("path", "status"), [("/v1/models", 200), ("/health", 200), ("/docs", 200), ("/v1/models/x", 404), ("/x", 404)]
+)
+def test_head_is_answered_as_get_without_the_body(spm: Served, path: str, status: int) -> None:
+    head, get = spm.api.http.head(path), spm.api.http.get(path)
+    assert head.status_code == get.status_code == status
+    assert head.content == b""
+    for name in ("content-type", "content-length"):
+        assert head.headers[name] == get.headers[name]
+    still_works(spm)
+
+
 @pytest.mark.parametrize("path", ["/v1/models", "/health", "/docs", "/schema/openapi.json"])
 def test_posting_to_what_is_only_read_is_405(spm: Served, path: str) -> None:
     response = spm.api.http.post(path, json={})
@@ -117,7 +129,9 @@ def test_a_body_over_32_mib_is_413_and_one_below_is_read(spm: Served) -> None:
         pieces = (body[i : i + (1 << 20)] for i in range(0, len(body), 1 << 20))
         response = spm.api.http.post(URL, content=body if declared else pieces)
         assert response.status_code == 413
-        assert envelope(response)["type"] == "invalid_request_error"
+        error = envelope(response)
+        assert error["type"] == "invalid_request_error"
+        assert str(limit) in error["message"]
         still_works(spm)
     padding = b" " * (limit - 40)
     response = spm.api.raw(b'{"prompt": "a",' + padding + b'"max_tokens": 1}')

@@ -1,0 +1,67 @@
+"""The first bytes of a model file: whether there is any use in handing it to llama.cpp.
+
+Owns what goes wrong with downloads: nothing there, a pointer or a page in the model's place, another format. Refuses to
+know tensors, whose bounds llama.cpp checks.
+"""
+
+import os
+import struct
+from pathlib import Path
+
+from app.errors import ModelError
+
+_HEADER = struct.Struct("<4sIQQ")
+_PAIR_BYTES, _TENSOR_BYTES = 13, 24
+"""The least that a pair of metadata and the description of a tensor take."""
+
+_GET_GGUF = "get the model as GGUF, or convert it by llama.cpp's convert_hf_to_gguf.py"
+_OTHERS = (
+    (b"version https://git-lfs", "is a Git-LFS pointer, not what it points to; get that by `git lfs pull`"),
+    (b"<", "is a web page; download the file itself"),
+    (b"PK\x03\x04", f"is an archive, as PyTorch's models are; {_GET_GGUF}"),
+    (b"tjgg", "is of a format older than GGUF; get the model as GGUF"),
+)
+
+
+def check(path: Path) -> None:
+    """Raises ModelError, with the remedy, where a file cannot be a model."""
+    size, head = _read(path)
+    if wrong := _wrong(size, head):
+        raise ModelError(f"{path}: this file {wrong}.")
+
+
+def _read(path: Path) -> tuple[int, bytes]:
+    """A file's size and first bytes."""
+    if not path.exists():
+        raise ModelError(f"{path}: there is no such model file; check --model, or get one by scripts/get_model.")
+    if not path.is_file():
+        raise ModelError(f"{path}: this is no file; name the GGUF file itself.")
+    try:
+        with path.open("rb") as file:
+            return os.fstat(file.fileno()).st_size, file.read(_HEADER.size)
+    except OSError as error:
+        raise ModelError(f"{path}: this file cannot be read: {error.strerror}; check its owner and mode.") from None
+
+
+def _wrong(size: int, head: bytes) -> str | None:
+    if not size:
+        return "is empty; download it again"
+    if not head.startswith(b"GGUF"):
+        return _other(head)
+    if len(head) < _HEADER.size:
+        return "is cut off; download it again"
+    _, version, n_tensors, n_pairs = _HEADER.unpack(head)
+    if version > 0xFFFF:
+        return "is for big-endian machines; get the little-endian one"
+    if n_tensors * _TENSOR_BYTES + n_pairs * _PAIR_BYTES > size:
+        return f"is cut off or damaged: {n_tensors} tensors do not fit into {size} bytes; download it again"
+    return None
+
+
+def _other(head: bytes) -> str:
+    """What a file is that is no GGUF."""
+    for start, told in _OTHERS:
+        if head.startswith(start):
+            return told
+    # safetensors: the length of a JSON object, then the object.
+    return f"is in the safetensors format; {_GET_GGUF}" if head[8:9] == b"{" else f"is not GGUF; {_GET_GGUF}"
