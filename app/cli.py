@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 from rich.table import Table
 
-from app import __version__
+from app import __version__, log
 from app.api import server
 from app.asgi import Loaded, create_app, create_engine, load
 from app.errors import SettingsError, StartError
@@ -20,6 +20,7 @@ from app.settings import LISTS, Settings
 from app.settings import load as load_settings
 
 console = Console(stderr=True)
+logger = logging.getLogger("segue.cli")
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -51,6 +52,9 @@ def _settings(function: Callable[..., None]) -> Callable[..., None]:
         click.option("--max-stop", metavar="N", type=int, help="Most stop strings [64; 4 with --strict]."),
         click.option("--max-waiting", metavar="N", type=int, help="Requests that may wait in line [256]."),
         click.option(
+            "--request-timeout", metavar="SECONDS", type=float, help="Longest that a request may take [no limit]."
+        ),
+        click.option(
             "--prefix-cache", is_flag=True, default=None,
             help="Keep what was read for later requests that begin alike; they may then differ in a last digit.",
         ),
@@ -74,6 +78,8 @@ def _settings(function: Callable[..., None]) -> Callable[..., None]:
             "--insertion", metavar="WAY",
             help="frame: by the model's own tokens; search: also by search, where it has none [frame].",
         ),
+        click.option("--log-json", is_flag=True, default=None, help="Log JSON objects, one a line."),
+        click.option("--log-prompts", is_flag=True, default=None, help="Log prompts and completions too."),
         click.option("--config", metavar="FILE", help="TOML file with any of these settings."),
     ]  # fmt: skip
     for option in reversed(options):
@@ -85,17 +91,20 @@ def _settings(function: Callable[..., None]) -> Callable[..., None]:
 @_settings
 def serve(**flags: Any) -> None:
     """Serve a model. Every option can also be set as SEGUE_NAME in the environment, or in a --config file."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("segue.llama").setLevel(logging.WARNING)
     try:
         settings = load_settings({key: value or None if key in LISTS else value for key, value in flags.items()})
+        log.set_up(as_json=settings.log_json)
         listener = server.bind(settings.host, settings.port)
-        with _progress() as report:
-            loaded = load(settings, report)
+        if settings.log_json:
+            loaded = load(settings)
+        else:
+            with _progress() as report:
+                loaded = load(settings, report)
     except StartError as error:
         console.print(f"segue: {error.message}", style="bold red", markup=False, highlight=False, soft_wrap=True)
         sys.exit(2 if isinstance(error, SettingsError) else 1)
-    _banner(settings, loaded, listener)
+    (_log_start if settings.log_json else _banner)(settings, loaded, listener)
     engine = create_engine(settings, loaded)
     server.run(create_app(settings, loaded, engine), listener, engine.close)
 
@@ -109,18 +118,27 @@ def _progress() -> Iterator[Callable[[float], None]]:
         yield lambda done: progress.update(task, completed=done)
 
 
+def _warnings(settings: Settings, loaded: Loaded) -> Iterator[str]:
+    """What a user should know before the first request."""
+    n_context, n_trained = loaded.backend.limits.n_context, loaded.meta.n_ctx_train
+    if settings.gpu_layers and loaded.device == "CPU":
+        yield f"--gpu-layers {settings.gpu_layers} has no effect: llama-cpp-python was built without a GPU."
+    if n_context > n_trained:
+        yield f"the model was trained on {n_trained} tokens; beyond them, text goes astray."
+
+
+def _log_start(settings: Settings, loaded: Loaded, listener: socket.socket) -> None:
+    """What the banner says, as lines of the log: where every line is an object, this one is too."""
+    for warning in _warnings(settings, loaded):
+        logger.warning("%s", warning)
+    address = f"{server.url(listener)}/v1"
+    logger.info("serving", extra=log.fields(version=__version__, model=loaded.names[0], address=address))
+
+
 def _banner(settings: Settings, loaded: Loaded, listener: socket.socket) -> None:
     limits, meta, url = loaded.backend.limits, loaded.meta, server.url(listener)
-    if settings.gpu_layers and loaded.device == "CPU":
-        console.print(
-            f"WARNING: --gpu-layers {settings.gpu_layers} has no effect: llama-cpp-python was built without a GPU.",
-            style="bold yellow",
-        )
-    if limits.n_context > meta.n_ctx_train:
-        console.print(
-            f"WARNING: the model was trained on {meta.n_ctx_train} tokens; beyond them, text goes astray.",
-            style="bold yellow",
-        )
+    for warning in _warnings(settings, loaded):
+        console.print(f"WARNING: {warning}", style="bold yellow", markup=False)
     table = Table.grid(padding=(0, 2))
     table.add_row("model", f"{', '.join(loaded.names)} ({meta.architecture}, {meta.quantization})")
     table.add_row("context", f"{limits.n_context} tokens a request, {limits.n_cells} in the cache")

@@ -21,6 +21,7 @@ from app.engine.sampler import Row, Sampler, merged_ids
 from app.engine.scheduler import Budget, Piece, Scheduler
 from app.engine.sequence import Family, Sequence
 from app.engine.slots import Slots
+from app.engine.stats import Stats
 from app.errors import GenerationFailed, NoRoom
 
 logger = logging.getLogger("segue.engine")
@@ -39,6 +40,7 @@ class Batcher:
         slots = Slots(backend, limits.n_slots, limits.n_cells)
         self._scheduler = Scheduler(slots, budget, can_cut=limits.can_cut, keeps=keeps)
         self._outcomes: defaultdict[Hashable, list[Outcome]] = defaultdict(list)
+        self.stats = Stats()
 
     @property
     def is_idle(self) -> bool:
@@ -52,6 +54,15 @@ class Batcher:
     @property
     def n_cells_used(self) -> int:
         return self._scheduler.slots.n_used
+
+    @property
+    def n_cells_running(self) -> int:
+        """Cells that running sequences hold; inexact where another thread asks during a step."""
+        return self._scheduler.n_cells_running
+
+    @property
+    def n_preempted(self) -> int:
+        return self._scheduler.n_preempted
 
     def submit(self, owner: Hashable, jobs: Ordered[Job]) -> None:
         """Put an owner's jobs in the line. Jobs for which nothing must be read are done at once.
@@ -77,10 +88,13 @@ class Batcher:
 
     def step(self) -> list[tuple[Hashable, list[Outcome]]]:
         """Read one batch; returns what it brought, by owner."""
+        self.stats.begin()
         for sequence in self._scheduler.admit():
             if not sequence.candidate:
                 self._outcomes[sequence.family.owner].append(Started(sequence.family.index))
-        if pieces := self._scheduler.plan():
+        pieces = self._scheduler.plan()
+        self.stats.lap(self.stats.plan)
+        if pieces:
             self._read(pieces)
         outcomes = [(owner, brought) for owner, brought in self._outcomes.items() if brought]
         self._outcomes.clear()
@@ -100,12 +114,14 @@ class Batcher:
             for owner in {piece.sequence.family.owner for piece in pieces}:
                 self._fail(owner, error)
             return
+        self.stats.lap(self.stats.decode)
         for piece in pieces:
             self._scheduler.advance(piece)
         n_taken = 0
         for piece in pieces:
             self._take(piece, rows[n_taken : n_taken + piece.n_rows])
             n_taken += piece.n_rows
+        self.stats.lap(self.stats.sample)
 
     def _take(self, piece: Piece, rows: NDArray[np.float32]) -> None:
         """Give a piece's rows to its sequence; a fault costs its owner alone."""
@@ -133,6 +149,7 @@ class Batcher:
 
     def _fail(self, owner: Hashable, error: Exception) -> None:
         self.cancel(owner)
+        self.stats.n_faults += 1
         self._outcomes[owner] = [GenerationFailed(f"{type(error).__name__}: {error}")]
 
     def _score(self, sequence: Sequence, rows: NDArray[np.float32]) -> int:
