@@ -14,6 +14,9 @@ from typing import Any
 _BARE = re.compile(r"""[^\s"'=\\]+""")
 """Values that need no quotes."""
 
+_quoted = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), default=str).encode
+_object = json.JSONEncoder(default=str).encode
+
 
 def set_up(*, as_json: bool) -> None:
     """Log from INFO on to stderr, other packages' lines included."""
@@ -49,7 +52,7 @@ class JsonFormatter(logging.Formatter):
         }
         if traceback := _traceback(self, record):
             line["traceback"] = traceback
-        return json.dumps(line, default=str)
+        return _object(line)
 
 
 def visible(text: str) -> str:
@@ -73,6 +76,8 @@ def _pairs(values: Mapping[str, Any]) -> list[str]:
 def _written(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.3f}"
+    if isinstance(value, int):
+        return str(value)
     if isinstance(value, str) and _BARE.fullmatch(value):
         return visible(value)
-    return visible(json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=str))
+    return visible(_quoted(value))
