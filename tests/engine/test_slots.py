@@ -109,3 +109,11 @@ def test_a_slot_that_was_given_back_is_empty_when_it_is_taken_again() -> None:
     slots.drop(slot)
     assert slots.take() == slot
     assert (slots.length(slot), slots.n_used) == (0, 0)
+
+
+def test_a_slot_that_is_not_taken_holds_nothing() -> None:
+    """Another thread may ask for one that has just been dropped."""
+    slots = Slots(Recorder(), N_SLOTS, N_CELLS)
+    slot = slots.take()
+    slots.grow(slot, 3)
+    assert slots.n_held([slot, 3, 99]) == 3
