@@ -8,6 +8,7 @@ import asyncio
 import gc
 import json
 import logging
+import socket
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from collections.abc import Sequence as Ordered
@@ -383,8 +384,12 @@ def test_every_line_is_an_object_and_none_is_forged(jsonned: tuple[httpx.Client,
     assert client.post(URL, json=request).status_code == 200
     assert client.post(URL, json=request | {"model": FORGED}).status_code == 404
     assert client.get("/v1/models", headers={"authorization": "Bearer sk-wrong"}).status_code == 401
+    with socket.create_connection((client.base_url.host, client.base_url.port or 80)) as raw:
+        raw.sendall(b"no request\r\n\r\n")
+        assert b"400" in raw.recv(1000)
     lines = [json.loads(line) for line in log.read_text().splitlines()]
     assert lines[0]["message"] == "serving"
+    assert any(line["logger"] == "uvicorn.error" for line in lines)
     served, missing, unknown = [line for line in lines if line["logger"] == "segue.requests"][-3:]
     assert (served["status"], served["user"], served["outcome"]) == (200, FORGED, "done")
     assert (missing["status"], missing["model"]) == (404, FORGED)
