@@ -35,3 +35,20 @@ async def test_a_search_that_expires_between_sampling_and_scoring_scores_nothing
         assert backend.n_decodes == n_decodes
     finally:
         await engine.close()
+
+
+async def test_what_expires_is_gone_from_the_engine_though_nobody_reads_it() -> None:
+    """Its client may have stalled: the one sequence that may run is free for the next."""
+    engine = Engine(FakeBackend(), Budget(1, 1 << 12, 1 << 10, 1 << 12), 8)
+    engine.start()
+    try:
+        unread = engine.submit([job([1], 1 << 19, end_tokens=frozenset())])
+        following = engine.submit([job([2], 3)])
+        unread.expire(TimedOut("too late"))
+        async for _ in following.steps():
+            pass
+        with pytest.raises(TimedOut):
+            async for _ in unread.steps():
+                pass
+    finally:
+        await engine.close()
