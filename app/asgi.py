@@ -15,13 +15,15 @@ from litestar.di import Provide
 from litestar.types import ASGIApp
 
 from app import __version__
-from app.api import completions, description, editors, errors, health, models, tokenizer
+from app.api import completions, description, editors, errors, health, metrics, models, tokenizer
 from app.api.auth import KeyGuard
 from app.api.bodies import MAX_BODY
 from app.api.cors import ForeignPreflight
 from app.api.disconnect import ClientGone
 from app.api.drain import Drain
 from app.api.head import HeadAsGet
+from app.api.journal import Journal
+from app.api.metrics import Metrics
 from app.api.request_id import RequestId
 from app.completion.checks import Rules
 from app.completion.infill import Infill, check_template
@@ -157,7 +159,9 @@ def create_app(settings: Settings, loaded: Loaded, engine: Engine, drain: Drain)
     """The application that serves a loaded model by an engine, which it starts and closes, until `drain` begins."""
     limits = loaded.backend.limits
     served = Served(loaded.names, loaded.fingerprint, limits.n_context)
-    service = CompletionService(engine, loaded.vocabulary, served, rules_of(settings), loaded.infill)
+    rules, timeout = rules_of(settings), settings.request_timeout
+    service = CompletionService(engine, loaded.vocabulary, served, rules, loaded.infill, timeout)
+    counts = Metrics(engine.snapshot)
     listed = model_list(served, loaded.meta)
 
     cors = CORSConfig(
@@ -187,6 +191,7 @@ def create_app(settings: Settings, loaded: Loaded, engine: Engine, drain: Drain)
             editors.infill,
             editors.get_props,
             health.health,
+            metrics.get_metrics,
             description.schema,
             description.docs,
         ],
@@ -194,6 +199,7 @@ def create_app(settings: Settings, loaded: Loaded, engine: Engine, drain: Drain)
             "service": given(service),
             "engine": given(engine),
             "models": given(listed),
+            "metrics": given(counts),
             "settings": given(settings),
             "tokenizer": given(TokenizerService(loaded.vocabulary, limits.n_context)),
             "props": given(props_of(settings, loaded)),
@@ -206,7 +212,8 @@ def create_app(settings: Settings, loaded: Loaded, engine: Engine, drain: Drain)
         request_max_body_size=MAX_BODY,
         logging_config=None,
     )
-    return RequestId(HeadAsGet(ForeignPreflight(app, cors)))
+    seen = Journal(ForeignPreflight(app, cors), counts, with_texts=settings.log_prompts)
+    return RequestId(HeadAsGet(seen))
 
 
 def rules_of(settings: Settings) -> Rules:

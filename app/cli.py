@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 from rich.table import Table
 
-from app import __version__
+from app import __version__, log
 from app.api import server
 from app.api.drain import Drain
 from app.asgi import Loaded, create_app, create_engine, load
@@ -22,6 +22,7 @@ from app.settings import LISTS, Settings
 from app.settings import load as load_settings
 
 console = Console(stderr=True)
+logger = logging.getLogger("segue.cli")
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -58,6 +59,9 @@ def _settings(function: Callable[..., None]) -> Callable[..., None]:
         click.option("--max-waiting", metavar="N", type=int, help="Requests that may wait in line [256]."),
         click.option("--drain-seconds", metavar="N", type=int, help="Time that running requests have at the end [30]."),
         click.option(
+            "--request-timeout", metavar="SECONDS", type=float, help="Longest that a request may take [no limit]."
+        ),
+        click.option(
             "--prefix-cache/--no-prefix-cache", default=None,
             help="Keep what was read for later requests that begin alike [on]; off, a long prompt repeats exactly.",
         ),
@@ -84,6 +88,8 @@ def _settings(function: Callable[..., None]) -> Callable[..., None]:
             "--insertion", metavar="WAY",
             help="frame: by the model's own tokens; search: also by search, where it has none [frame].",
         ),
+        click.option("--log-json", is_flag=True, default=None, help="Log JSON objects, one a line."),
+        click.option("--log-prompts", is_flag=True, default=None, help="Log prompts and completions too."),
         click.option("--config", metavar="FILE", help="TOML file with any of these settings."),
     ]  # fmt: skip
     for option in reversed(options):
@@ -95,13 +101,16 @@ def _settings(function: Callable[..., None]) -> Callable[..., None]:
 @_settings
 def serve(**flags: Any) -> None:
     """Serve a model. Every option can also be set as SEGUE_NAME in the environment, or in a --config file."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("segue.llama").setLevel(logging.WARNING)
     try:
         settings = load_settings({key: value or None if key in LISTS else value for key, value in flags.items()})
+        log.set_up(as_json=settings.log_json)
         with server.bind(settings.host, settings.port) as listener:
-            with _progress() as report:
-                loaded = load(settings, report)
+            if settings.log_json:
+                loaded = load(settings)
+            else:
+                with _progress() as report:
+                    loaded = load(settings, report)
             _run(settings, loaded, listener)
     except StartError as error:
         console.print(f"segue: {error.message}", style="bold red", markup=False, highlight=False, soft_wrap=True)
@@ -109,9 +118,7 @@ def serve(**flags: Any) -> None:
 
 
 def _run(settings: Settings, loaded: Loaded, listener: socket.socket) -> None:
-    _banner(settings, loaded, listener)
-    for text in _warnings(settings, loaded, listener):
-        console.print(f"WARNING: {text}", style="bold white on red", highlight=False, markup=False, soft_wrap=True)
+    (_log_start if settings.log_json else _banner)(settings, loaded, listener)
     engine, drain = create_engine(settings, loaded), Drain()
     end = server.End(drain.begin, engine.close, settings.drain_seconds)
     server.run(create_app(settings, loaded, engine, drain), listener, end)
@@ -141,6 +148,14 @@ def _warnings(settings: Settings, loaded: Loaded, listener: socket.socket) -> It
         yield f"the model was trained on {loaded.meta.n_ctx_train} tokens; beyond them, text goes astray."
     if not settings.api_key and not server.is_local(listener):
         yield "anyone who reaches this machine can use this server: set --api-key, or --host 127.0.0.1."
+
+
+def _log_start(settings: Settings, loaded: Loaded, listener: socket.socket) -> None:
+    """What the banner says, as lines of the log: where every line is an object, this one is too."""
+    for warning in _warnings(settings, loaded, listener):
+        logger.warning("%s", warning)
+    address = f"{server.url(listener)}/v1"
+    logger.info("serving", extra=log.fields(version=__version__, model=loaded.names[0], address=address))
 
 
 def _banner(settings: Settings, loaded: Loaded, listener: socket.socket) -> None:

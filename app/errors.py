@@ -8,6 +8,7 @@
     ├── Unauthorized            no key, or a wrong one
     ├── Overloaded              the waiting line is full
     ├── Unavailable             the server is stopping, or its engine has died
+    │   └── TimedOut            the request took longer than --request-timeout
     ├── GenerationFailed        a fault of the server while it served this request
     ├── NoRoom                  the backend found no free cells: an event for the scheduler, never shown
     └── StartError              the server cannot start: one line, with the remedy
@@ -68,6 +69,12 @@ class Unavailable(SegueError):
     """No request can be taken now: the server stops, or its engine is gone."""
 
     code = "shutting_down"
+
+
+class TimedOut(Unavailable):
+    """The request took longer than the settings allow; nothing of it goes on."""
+
+    code = "timeout"
 
 
 class GenerationFailed(SegueError):

@@ -23,7 +23,7 @@ Count = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 
 
 class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How segue serves. Sizes are in tokens; None means that the model or the machine decides."""
+    """How segue serves. Sizes are in tokens, times in seconds; None means that the model or the machine decides."""
 
     model: str | None = None
     alias: tuple[str, ...] = ()
@@ -40,6 +40,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     max_stop: Annotated[int, Meta(ge=1, le=1000)] | None = None
     max_waiting: Annotated[int, Meta(ge=0, le=1 << 20)] = 256
     drain_seconds: Annotated[int, Meta(ge=0, le=86400)] = 30
+    request_timeout: Annotated[float, Meta(gt=0, le=1e6)] | None = None
     strict: bool = False
     prefix_cache: bool = True
     draft: Literal["off", "prompt"] = "off"
@@ -49,6 +50,8 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     fim_order: Literal["psm", "spm"] = "psm"
     fim_template: str | None = None
     insertion: Literal["frame", "search"] = "frame"
+    log_json: bool = False
+    log_prompts: bool = False
 
 
 def load(flags: Mapping[str, Any], environment: Mapping[str, str] | None = None) -> Settings:

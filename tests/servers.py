@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[1]
 COMMAND = [sys.executable, "-m", "app"]
 READY_SECONDS = 120.0
 STOP_SECONDS = 60.0
-_ADDRESS = re.compile(r"curl (http://\S+?)/v1/completions")
+_ADDRESS = re.compile(r"""(?:curl |"address": ")(http://\S+?)/v1""")
 
 Json = dict[str, Any]
 

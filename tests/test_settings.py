@@ -51,6 +51,7 @@ def test_every_setting_can_be_set_from_every_source(tmp_path: Path) -> None:
         "strict": True, "api_key": ["k", "l"], "api_key_file": str(keys), "cors_origin": ["*", "null"],
         "fim_order": "spm", "fim_template": "<P>{prefix}<S>{suffix}", "insertion": "search",
         "prefix_cache": True, "draft": "prompt", "repack": True, "drain_seconds": 11,
+        "request_timeout": 1.5, "log_json": True, "log_prompts": True,
     }  # fmt: skip
     more = set(FIELDS) - set(values)
     wanted = Settings(**values | {key: tuple(values[key]) for key in LISTS} | {"api_key": ("k", "l", "m")})
@@ -91,6 +92,9 @@ def test_truth_in_the_environment(value: str) -> None:
         ("threads", "many", "int"),
         ("gpu_layers", "-99999", "0"),
         ("fim_order", "mps", "enum"),
+        ("request_timeout", "0", "0"),
+        ("request_timeout", "nan", "0"),
+        ("request_timeout", "inf", "1000000"),
     ],
 )
 def test_a_bad_variable_is_named_with_value_type_and_source(key: str, value: str, kind: str) -> None:

@@ -12,7 +12,7 @@ MODULES = {
 }
 LAYERS = (
     {"app"},
-    {"app.errors"},
+    {"app.errors", "app.log"},
     {"app.engine"},
     {"app.schemas", "app.settings", "app.names"},
     {"app.completion"},
@@ -69,6 +69,10 @@ def test_only_the_api_and_the_root_know_litestar() -> None:
 
 def test_only_the_api_knows_uvicorn() -> None:
     assert all(name.startswith("app.api.") for name in users("uvicorn"))
+
+
+def test_only_one_module_knows_prometheus() -> None:
+    assert users("prometheus_client") == {"app.api.metrics"}
 
 
 def test_only_the_command_line_knows_click_and_rich() -> None:

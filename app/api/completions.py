@@ -8,6 +8,7 @@ from litestar.response import Stream
 from app.api import sse
 from app.api.bodies import completion_request, off_loop
 from app.api.disconnect import unless_gone
+from app.api.journal import record
 from app.completion.service import CompletionService, Prepared
 from app.schemas import Completion
 from app.settings import Settings
@@ -20,7 +21,7 @@ async def create_completion(
     """Continue a text, plainly or as a stream. Everything that can be refused is refused before the answer begins."""
 
     def prepare(body: bytes) -> Prepared:
-        return service.prepare(completion_request(body, strict=settings.strict))
+        return service.prepare(completion_request(body, strict=settings.strict), record(request.scope))
 
     prepared = await off_loop(body, prepare)
     run = service.start(prepared)

@@ -57,24 +57,29 @@ _PROBLEMS = {
     413: "The body is too large.",
     429: "The waiting line is full.",
     500: "A fault of the server.",
-    503: "The server is stopping, or its engine is gone.",
+    503: "The server is stopping, its engine is gone, or the request took longer than the server allows.",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One route. problems: the statuses that it may answer beside 200. streams: whether it can send events."""
+    """One route. problems: the statuses that it may answer beside 200. streams: whether it can send events.
+
+    answer: None for text.
+    """
 
     method: str
     path: str
     name: str
     summary: str
-    answer: type[Struct]
+    answer: type[Struct] | None
     problems: tuple[int, ...] = ()
     body: type[Struct] | None = None
     streams: bool = False
     examples: dict[str, dict[str, Any]] = field(default_factory=dict)
 
+
+_TEXT = {"schema": {"type": "string"}}
 
 GENERATES = (400, 401, 404, 413, 429, 500, 503)
 READS = (400, 401, 413)
@@ -108,6 +113,7 @@ OPERATIONS = (
         examples={"gap": {"input_prefix": "def add(a, b):\n    return ", "input_suffix": "\n", "n_predict": 16}},
     ),
     Operation("get", "/props", "props", "What llama.cpp's clients ask a server of itself", Props, (401,)),
+    Operation("get", "/metrics", "metrics", "Counts and times, as Prometheus reads them", None, (401,)),
     Operation("get", "/health", "health", "Whether a token could be generated now", Health, (503,)),
 )  # fmt: skip
 
@@ -115,7 +121,8 @@ OPERATIONS = (
 def openapi() -> dict[str, Any]:
     """The OpenAPI 3.1 document."""
     bodies = [operation.body for operation in OPERATIONS if operation.body]
-    ordered: list[type[Struct]] = [*bodies, *(operation.answer for operation in OPERATIONS), ErrorResponse]
+    answers = [operation.answer for operation in OPERATIONS if operation.answer]
+    ordered: list[type[Struct]] = [*bodies, *answers, ErrorResponse]
     schemas, components = msgspec.json.schema_components(ordered, ref_template="#/components/schemas/{name}")
     components["CompletionRequest"]["required"] = ["prompt"]
     references = dict(zip(ordered, schemas, strict=True))
@@ -131,9 +138,10 @@ def openapi() -> dict[str, Any]:
 
 
 def _described(operation: Operation, references: dict[type[Struct], Any]) -> dict[str, Any]:
-    answers = {"200": _answer("The answer.", references[operation.answer])}
+    content = {} if operation.answer is None else {"application/json": {"schema": references[operation.answer]}}
     if operation.streams:
-        answers["200"]["content"]["text/event-stream"] = {"schema": {"type": "string"}}
+        content["text/event-stream"] = _TEXT
+    answers = {"200": {"description": "The answer.", "content": content or {"text/plain": _TEXT}}}
     answers |= {str(status): _answer(_PROBLEMS[status], references[ErrorResponse]) for status in operation.problems}
     described: dict[str, Any] = {
         "operationId": operation.name,

@@ -8,6 +8,7 @@ from litestar.response import Stream
 from app.api import sse
 from app.api.bodies import decoder, off_loop
 from app.api.disconnect import unless_gone
+from app.api.journal import record
 from app.completion import editors
 from app.completion.service import CompletionService, Prepared
 from app.schemas import FimCompletion, FimRequest, Infilled, InfillRequest, Props
@@ -21,7 +22,8 @@ async def fim_completion(
     request: Request[Any, Any, Any], body: bytes, service: CompletionService
 ) -> Response[FimCompletion] | Stream:
     """Fill a gap, in Mistral's words."""
-    prepared = await off_loop(body, lambda body: service.prepare(editors.from_fim(_fim_request(body))))
+    known = record(request.scope)
+    prepared = await off_loop(body, lambda body: service.prepare(editors.from_fim(_fim_request(body)), known))
     run = service.start(prepared)
     if prepared.request.stream:
         return sse.response(request, run, editors.to_fim_chunks(service.stream(prepared, run)))
@@ -37,7 +39,7 @@ async def infill(
 
     def prepare(body: bytes) -> tuple[InfillRequest, Prepared]:
         asked = _infill_request(body)
-        return asked, service.prepare(editors.from_infill(asked, service.served))
+        return asked, service.prepare(editors.from_infill(asked, service.served), record(request.scope))
 
     asked, prepared = await off_loop(body, prepare)
     run = service.start(prepared)

@@ -7,6 +7,7 @@ from litestar import Request, Response
 from litestar.exceptions import HTTPException, InternalServerException
 
 from app.api.bodies import MAX_BODY
+from app.api.journal import GONE, record
 from app.api.request_id import request_id
 from app.errors import ModelNotFound, Overloaded, RequestError, SegueError, Unauthorized, Unavailable
 from app.schemas import ErrorBody, ErrorResponse
@@ -47,6 +48,8 @@ def respond(request: Request[Any, Any, Any], error: Exception) -> Response[Any]:
     if isinstance(error, InternalServerException) and error.detail == HUNG_UP:
         return nobody(request, error)
     status, body = describe(error, request_id(request.scope))
+    known = record(request.scope)
+    known.param, known.code = body.param, body.code
     if status >= 500 and not isinstance(error, Unavailable):
         logger.error("request %s failed", request_id(request.scope), exc_info=error)
     headers = dict(error.headers or {}) if isinstance(error, HTTPException) else {}
@@ -55,5 +58,5 @@ def respond(request: Request[Any, Any, Any], error: Exception) -> Response[Any]:
 
 
 def nobody(request: Request[Any, Any, Any], error: Exception) -> Response[None]:
-    """The answer to a client that has gone; nobody sees it (499 is what nginx calls this)."""
-    return Response(None, status_code=499)
+    """The answer to a client that has gone; nobody sees it (nginx too calls this 499)."""
+    return Response(None, status_code=GONE)

@@ -24,6 +24,7 @@ from app.engine.backend import Vocabulary
 from app.engine.engine import Engine
 from app.engine.events import Delta, Event, Finished, FinishReason, PromptRead, Token
 from app.engine.params import Job
+from app.errors import SegueError
 
 LEAST_CANDIDATES = 8
 SUFFIX_TOKENS = 32
@@ -55,6 +56,7 @@ class Search:
         self._jobs = jobs
         self._suffix = suffix[:SUFFIX_TOKENS]
         self._n_choices = n_choices
+        self._expired: SegueError | None = None
         self._run = self._submit([self._sampling(job) for job in jobs])
 
     @staticmethod
@@ -65,6 +67,11 @@ class Search:
     def cancel(self) -> None:
         """Let the engine forget what runs of it."""
         self._run.cancel()
+
+    def expire(self, error: SegueError) -> None:
+        """End with an error, as soon as somebody looks."""
+        self._expired = error
+        self._run.expire(error)
 
     async def steps(self) -> AsyncIterator[list[Event]]:
         """All events of the request, in one step, when the choice is made. Raises what `Run.steps` raises."""
@@ -119,6 +126,8 @@ class Search:
         cuts = self._promising(job, candidates)
         if not cuts:
             return [Cut([], "", 0.0, 0.0)]
+        if self._expired:
+            raise self._expired
         self._run = self._submit([self._scoring(job, cut) for cut in cuts], queues=False)
         scores = [0.0] * len(cuts)
         async for step in self._run.steps():

@@ -4,12 +4,12 @@
 order of these; refuses to know how answers travel.
 """
 
-import logging
+import asyncio
 import secrets
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from msgspec import UNSET, UnsetType
 
@@ -20,15 +20,14 @@ from app.completion.infill import Infill
 from app.completion.jobs import NO_TOKENS, jobs, max_tokens
 from app.completion.prompts import Prompt
 from app.completion.ranking import best
+from app.completion.record import Outcome, Record
 from app.completion.search import SUFFIX_TOKENS, Search
 from app.engine.backend import Vocabulary
 from app.engine.engine import Engine, Run
 from app.engine.events import Delta, Event, Finished, PromptRead
 from app.engine.params import Job
-from app.errors import ContextLengthExceeded, InvalidRequest, ModelNotFound, SegueError
-from app.schemas import Choice, Completion, CompletionRequest, PromptTokensDetails, StreamOptions, Usage
-
-logger = logging.getLogger("segue.requests")
+from app.errors import ContextLengthExceeded, InvalidRequest, ModelNotFound, SegueError, TimedOut
+from app.schemas import Choice, Completion, CompletionRequest, StreamOptions, Usage
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +47,7 @@ class Served:
 class Prepared:
     """A request that has been checked: its prompts and jobs, and how the answer is to be told.
 
-    sought: the suffix that a search is to lead to; empty where nothing is searched.
+    sought: the suffix that a search is to lead to; empty where nothing is searched. record: what becomes of it.
     """
 
     request: CompletionRequest
@@ -56,6 +55,7 @@ class Prepared:
     jobs: list[Job]
     envelope: Completion
     sought: list[int]
+    record: Record
 
     @property
     def n(self) -> int:
@@ -91,38 +91,17 @@ class Prepared:
         )
 
 
-@dataclass(slots=True)
-class Totals:
-    """What a request has cost so far."""
-
-    n_prompt: int
-    n_cached: int = 0
-    _n_sampled: dict[tuple[int, int], int] = field(default_factory=dict)
-
-    def count(self, event: Event) -> None:
-        """Take an event into account."""
-        if isinstance(event, PromptRead):
-            self.n_cached += event.n_cached
-        elif isinstance(event, Delta | Finished):
-            self._n_sampled[event.job, event.candidate] = event.n_sampled
-
-    @property
-    def usage(self) -> Usage:
-        n_sampled = sum(self._n_sampled.values())
-        return Usage(self.n_prompt, n_sampled, self.n_prompt + n_sampled, PromptTokensDetails(self.n_cached))
-
-
 class Progress:
     """What has become of each candidate of a request so far."""
 
     def __init__(self, prepared: Prepared) -> None:
         n_jobs, n_candidates = len(prepared.jobs), prepared.n_candidates
         self._writers = [[prepared.writer(j) for _ in range(n_candidates)] for j in range(n_jobs)]
-        self.totals = Totals(sum(len(prompt.tokens) + len(prepared.sought) for prompt in prepared.prompts))
+        self._record = prepared.record
 
     def pieces(self, event: Event) -> Iterator[tuple[int, int, Choice]]:
         """(job, candidate, piece) of each piece of a choice that an event makes."""
-        self.totals.count(event)
+        self._record.count(event)
         if isinstance(event, PromptRead):
             for candidate, writer in enumerate(self._writers[event.job]):
                 if piece := writer.begin(event):
@@ -134,15 +113,27 @@ class Progress:
 class CompletionService:
     """Completions by one model. Methods are called on the event loop; `prepare` may be called in any thread."""
 
-    def __init__(self, engine: Engine, vocabulary: Vocabulary, served: Served, rules: Rules, infill: Infill) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        vocabulary: Vocabulary,
+        served: Served,
+        rules: Rules,
+        infill: Infill,
+        timeout: float | None = None,
+    ) -> None:
+        """timeout: seconds that a request may take, from when it is queued."""
         self._engine = engine
         self._vocabulary = vocabulary
         self._infill = infill
         self._rules = rules
+        self._timeout = timeout
         self.served = served
 
-    def prepare(self, request: CompletionRequest) -> Prepared:
-        """Check a request as a whole. Raises RequestError; what it returns can be run."""
+    def prepare(self, request: CompletionRequest, record: Record | None = None) -> Prepared:
+        """Check a request as a whole. Raises RequestError; what it returns can be run, and fills the record."""
+        record = record or Record()
+        record.model, record.user = request.model, request.user
         checks.check_model(request, self._rules)
         if request.model and request.model not in self.served.names:
             names = ", ".join(self.served.names)
@@ -161,7 +152,12 @@ class CompletionService:
             choices=[],
         )
         frame = self._infill.end_tokens if request.suffix else NO_TOKENS
-        return Prepared(request, asked, jobs(request, asked, self._vocabulary, self._rules, frame), envelope, sought)
+        wanted = jobs(request, asked, self._vocabulary, self._rules, frame)
+        record.id, record.model = envelope.id, envelope.model
+        record.lengths = [len(prompt.tokens) + len(sought) for prompt in asked]
+        if record.texts is not None:
+            record.prompts = [prompt.text for prompt in asked]
+        return Prepared(request, asked, wanted, envelope, sought, record)
 
     def _prompts(self, request: CompletionRequest) -> list[Prompt]:
         return [self._prompt(request, form) for form in checks.prompt_forms(request, self._vocabulary.n_tokens)]
@@ -187,15 +183,19 @@ class CompletionService:
 
     def start(self, prepared: Prepared) -> Run | Search:
         """Queue a request's jobs. Raises Overloaded or Unavailable."""
-        if not prepared.sought:
-            return self._engine.submit(prepared.jobs)
-        return Search(self._engine, self._vocabulary, prepared.jobs, prepared.sought, prepared.n)
+        run: Run | Search
+        if prepared.sought:
+            run = Search(self._engine, self._vocabulary, prepared.jobs, prepared.sought, prepared.n)
+        else:
+            run = self._engine.submit(prepared.jobs)
+        prepared.record.queue()
+        return run
 
     async def answer(self, prepared: Prepared, run: Run | Search) -> Completion:
         """The whole answer. Raises what `Run.steps` raises; cancelled, it cancels the run."""
         pieces: dict[tuple[int, int], list[Choice]] = {}
         ends: dict[tuple[int, int], Finished] = {}
-        with _logged(prepared) as progress:
+        with self._followed(prepared, run) as progress:
             async for step in run.steps():
                 for event in step:
                     if isinstance(event, Finished):
@@ -206,45 +206,49 @@ class CompletionService:
         for j in range(len(prepared.jobs)):
             for k in best([ends[j, c] for c in range(prepared.n_candidates)], prepared.n):
                 choices.append(joined(pieces[j, k], index=len(choices)))
-        return prepared.chunk(choices, progress.totals.usage)
+        return prepared.chunk(choices, prepared.record.usage)
 
     async def stream(self, prepared: Prepared, run: Run | Search) -> AsyncIterator[list[Completion]]:
         """The answer in chunks, a list for each step that brought any."""
         options = prepared.request.stream_options or StreamOptions()
-        with _logged(prepared) as progress:
+        with self._followed(prepared, run) as progress:
             async for step in run.steps():
                 chunks = []
                 for event in step:
                     for job, candidate, piece in progress.pieces(event):
                         piece.index = job * prepared.n + candidate
-                        chunks.append(prepared.chunk([piece], _usage_so_far(options, progress)))
+                        chunks.append(prepared.chunk([piece], _usage_so_far(options, prepared.record)))
                 if chunks:
                     yield chunks
             if options.include_usage:
-                yield [prepared.chunk([], progress.totals.usage)]
+                yield [prepared.chunk([], prepared.record.usage)]
+
+    @contextmanager
+    def _followed(self, prepared: Prepared, run: Run | Search) -> Iterator[Progress]:
+        """The progress of a request, until it ends or has taken too long; then its record says how it ended."""
+        record, timer = prepared.record, self._timer(run)
+        try:
+            yield Progress(prepared)
+            record.outcome = Outcome.DONE
+        except SegueError as error:
+            record.outcome = Outcome.EXPIRED if isinstance(error, TimedOut) else Outcome.FAILED
+            raise
+        except Exception:
+            record.outcome = Outcome.BROKEN
+            raise
+        finally:
+            if timer:
+                timer.cancel()
+
+    def _timer(self, run: Run | Search) -> asyncio.TimerHandle | None:
+        if self._timeout is None:
+            return None
+        error = TimedOut(f"The request took longer than {self._timeout:g} seconds (--request-timeout).")
+        return asyncio.get_running_loop().call_later(self._timeout, run.expire, error)
 
 
-def _usage_so_far(options: StreamOptions, progress: Progress) -> Usage | UnsetType | None:
+def _usage_so_far(options: StreamOptions, record: Record) -> Usage | UnsetType | None:
     """What a chunk says of usage: nothing, null, or the totals so far, as the request asked."""
     if not options.include_usage:
         return UNSET
-    return progress.totals.usage if options.continuous_usage_stats else None
-
-
-@contextmanager
-def _logged(prepared: Prepared) -> Iterator[Progress]:
-    """The progress of a request, and its line in the log when it ends, in whatever way."""
-    progress, start, outcome = Progress(prepared), time.perf_counter(), "left"
-    try:
-        yield progress
-        outcome = "done"
-    except SegueError:
-        outcome = "failed"
-        raise
-    finally:
-        usage, head, user = progress.totals.usage, prepared.envelope, (prepared.request.user or "")[:80]
-        logger.info(
-            "%s %s model=%s user=%r prompt=%d completion=%d seconds=%.3f",
-            head.id, outcome, head.model, user, usage.prompt_tokens, usage.completion_tokens,
-            time.perf_counter() - start,
-        )  # fmt: skip
+    return record.usage if options.continuous_usage_stats else None

@@ -20,6 +20,7 @@ from app.engine.sampler import Drawn, Rows, Sampler, Want
 from app.engine.scheduler import Budget, Piece, Scheduler
 from app.engine.sequence import Family, Sequence
 from app.engine.slots import Slots
+from app.engine.stats import Stats
 from app.errors import GenerationFailed, NoRoom
 
 logger = logging.getLogger("segue.engine")
@@ -56,6 +57,7 @@ class Batcher:
         self._scheduler = Scheduler(slots, budget, can_cut=limits.can_cut, keeps=keeps)
         self._drafts = drafts and limits.can_cut
         self._outcomes: defaultdict[Hashable, list[Outcome]] = defaultdict(list)
+        self.stats = Stats()
 
     @property
     def is_idle(self) -> bool:
@@ -69,6 +71,15 @@ class Batcher:
     @property
     def n_cells_used(self) -> int:
         return self._scheduler.slots.n_used
+
+    @property
+    def n_cells_running(self) -> int:
+        """Cells that running sequences hold; inexact where another thread asks during a step."""
+        return self._scheduler.n_cells_running
+
+    @property
+    def n_preempted(self) -> int:
+        return self._scheduler.n_preempted
 
     def submit(self, owner: Hashable, jobs: Ordered[Job]) -> None:
         """Put an owner's jobs in the line. Jobs for which nothing must be read are done at once.
@@ -94,12 +105,15 @@ class Batcher:
 
     def step(self) -> list[tuple[Hashable, list[Outcome]]]:
         """Read one batch; returns what it brought, by owner."""
+        self.stats.begin()
         for sequence in self._scheduler.admit():
             if not sequence.candidate:
                 self._outcomes[sequence.family.owner].append(Started(sequence.family.index))
         if self._drafts:
             self._guess()
-        if pieces := self._scheduler.plan():
+        pieces = self._scheduler.plan()
+        self.stats.lap(self.stats.plan)
+        if pieces:
             self._read(pieces)
         outcomes = [(owner, brought) for owner, brought in self._outcomes.items() if brought]
         self._outcomes.clear()
@@ -127,6 +141,7 @@ class Batcher:
             logger.exception("decoding a batch of %d pieces failed", len(pieces))
             self._isolate(pieces, error)
             return
+        self.stats.lap(self.stats.decode)
         for piece in pieces:
             self._scheduler.advance(piece)
         turns, n_taken = [], 0
@@ -136,6 +151,7 @@ class Batcher:
             n_taken += piece.n_rows
         while turns:
             turns = self._draw(turns, rows)
+        self.stats.lap(self.stats.sample)
 
     def _isolate(self, pieces: list[Piece], error: Exception) -> None:
         """Read the halves of a batch that failed, each by itself, until whoever is at fault is alone.
@@ -180,6 +196,7 @@ class Batcher:
 
     def _fail(self, owner: Hashable, error: Exception) -> None:
         self.cancel(owner)
+        self.stats.n_faults += 1
         self._outcomes[owner] = [GenerationFailed(f"{type(error).__name__}: {error}")]
 
     def _score(self, sequence: Sequence, rows: Rows) -> int:

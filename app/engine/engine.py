@@ -17,6 +17,7 @@ from app.engine.batcher import Batcher, Outcome
 from app.engine.events import Event, Finished
 from app.engine.params import Job
 from app.engine.scheduler import Budget
+from app.engine.stats import Snapshot
 from app.errors import GenerationFailed, Overloaded, SegueError, Unavailable
 
 logger = logging.getLogger("segue.engine")
@@ -52,6 +53,12 @@ class Run:
         if not self.is_over:
             self.is_over = True
             self._cancel(self)
+
+    def expire(self, error: SegueError) -> None:
+        """End with an error, and let the engine forget this run. Harmless after the end."""
+        if not self.is_over:
+            self.cancel()
+            self._steps.put_nowait(error)
 
     def deliver(self, outcomes: list[Outcome]) -> None:
         """Take a step's outcomes. Called on the event loop."""
@@ -124,6 +131,21 @@ class Engine:
     def n_cells_used(self) -> int:
         return self._batcher.n_cells_used
 
+    def snapshot(self) -> Snapshot:
+        """How it stands, without waiting for a step."""
+        batcher, n_cells, n_used = self._batcher, self._backend.limits.n_cells, self.n_cells_used
+        n_cells_running = min(batcher.n_cells_running, n_used)
+        return Snapshot(
+            n_running=batcher.n_running,
+            n_waiting=self.n_waiting,
+            n_cells_running=n_cells_running,
+            n_cells_cached=n_used - n_cells_running,
+            n_cells_free=n_cells - n_used,
+            n_preempted=batcher.n_preempted,
+            n_faults=batcher.stats.n_faults,
+            steps={name: getattr(batcher.stats, name).copy() for name in ("plan", "decode", "sample")},
+        )
+
     def start(self) -> None:
         """Start the thread; outcomes go to the running event loop."""
         self._loop = asyncio.get_running_loop()
@@ -177,6 +199,7 @@ class Engine:
                     self._loop.call_soon_threadsafe(self._deliver, step)
         except Exception:
             logger.exception("the engine has stopped")
+            self._batcher.stats.n_faults += 1
             self._has_died = True
             self._loop.call_soon_threadsafe(self._fail_all)
 

@@ -122,7 +122,7 @@ def _decode(trial: Trial) -> None:
     sizes = Sizes(n_context=64, n_cells=256, n_slots=1, n_batch=16, n_rows=1, n_threads=trial.n_threads)
     backend = LlamaBackend(model, sizes)
     try:
-        rows = [backend.decode([Chunk(0, start, np.zeros(n, np.int32), 1)]).copy() for start, n in _CHUNKS]
+        rows = [backend.decode([Chunk(0, start, [0] * n, 1)]).copy() for start, n in _CHUNKS]
     except GenerationFailed as error:
         raise ModelError(f"{path}: a trial decode failed: {error.message}; segue needs a model that writes.") from None
     if np.isnan(rows).any():

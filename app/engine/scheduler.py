@@ -259,7 +259,13 @@ class Scheduler:
     @property
     def _n_resident(self) -> int:
         """Cells that only residents hold."""
-        return self.slots.n_used - self.slots.n_held(s.slot for s in self.running if s.slot is not None)
+        return self.slots.n_used - self.n_cells_running
+
+    @property
+    def n_cells_running(self) -> int:
+        """Cells that running sequences hold."""
+        slots = [s.slot for s in (*self.running,)]  # copied, since another thread may ask
+        return self.slots.n_held(slot for slot in slots if slot is not None)
 
     def remove(self, sequence: Sequence) -> None:
         """Take a sequence out, wherever it is; its cells are free at once."""

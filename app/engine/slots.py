@@ -74,7 +74,7 @@ class Slots:
         """Cells that these slots hold between them."""
         nodes: set[_Node] = set()
         for slot in slots:
-            node: _Node | None = self._tips[slot]
+            node = self._tips.get(slot)
             while node and node not in nodes:
                 nodes.add(node)
                 node = node.parent

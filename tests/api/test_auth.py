@@ -91,6 +91,7 @@ def test_with_any_of_them_it_is_served(guarded: Served, key: str) -> None:
         ("POST", "/v1/fim/completions"),
         ("POST", "/infill"),
         ("GET", "/props"),
+        ("GET", "/metrics"),
         ("GET", "/docs"),
         ("GET", "/schema/openapi.json"),
         ("HEAD", "/docs"),

@@ -70,6 +70,7 @@ def test_it_is_openapi_with_every_route(document: Any) -> None:
         ("get", "/v1/models"),
         ("get", "/v1/models/{model_id}"),
         ("get", "/health"),
+        ("get", "/metrics"),
     }
     operations = [operation for methods in document["paths"].values() for operation in methods.values()]
     assert len({operation["operationId"] for operation in operations}) == len(operations)

@@ -128,3 +128,11 @@ def test_a_slot_is_cut_at_its_end_and_never_into_what_others_hold() -> None:
     assert (slots.length(first), slots.n_used) == (8, 11)
     with pytest.raises(AssertionError):
         slots.cut(first, 1)
+
+
+def test_a_slot_that_is_not_taken_holds_nothing() -> None:
+    """Another thread may ask for one that has just been dropped."""
+    slots = Slots(Recorder(), N_SLOTS, N_CELLS)
+    slot = slots.take()
+    slots.grow(slot, 3)
+    assert slots.n_held([slot, 3, 99]) == 3
