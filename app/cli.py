@@ -173,3 +173,5 @@ def _banner(settings: Settings, loaded: Loaded, listener: socket.socket) -> None
         f"\ncurl {url}/v1/completions -H 'content-type: application/json' \\\n  -d '{body}'\n",
         highlight=False, markup=False, soft_wrap=True,
     )  # fmt: skip
+    for text in _warnings(settings, loaded, listener):
+        console.print(f"WARNING: {text}", style="bold white on red", highlight=False, markup=False, soft_wrap=True)

@@ -42,6 +42,10 @@ FORGED = "bob\nINFO request status=200\x1b[2K\u202e"
 Decode = Callable[[], None]
 
 
+LONG = "Hello you and me, " * 6
+"""Enough tokens to be worth keeping."""
+
+
 class Held:
     """A backend whose decodes a test holds up (`gate`) or replaces by a fault (`fault`)."""
 
@@ -141,7 +145,7 @@ async def here(toy_folder: Path) -> AsyncIterator[Site]:
 
 async def test_what_usage_says_is_what_is_counted(here: Site) -> None:
     before = await here.metrics()
-    answers = [await here.post(), await here.post(prompt=["Hello you", "Hello you and me"], n=2)]
+    answers = [await here.post(prompt=LONG), await here.post(prompt=[LONG, f"{LONG} and me"], n=2)]
     streamed = await here.post(stream=True, stream_options={"include_usage": True})
     usages = [answer.json()["usage"] for answer in answers]
     usages.append(json.loads(payloads_of(streamed.content)[-2])["usage"])
@@ -163,7 +167,7 @@ def here_steps(rose: dict[str, float], part: str) -> float:
 
 
 async def test_cells_add_up_and_nothing_runs_when_all_is_done(here: Site) -> None:
-    await here.post()
+    await here.post(prompt=LONG)
     now = await here.metrics()
     assert now["segue_cache_cells{running}"] == now["segue_sequences_running"] == now["segue_requests_waiting"] == 0
     assert now["segue_cache_cells{cached}"] > 0
