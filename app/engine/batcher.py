@@ -165,9 +165,10 @@ class Batcher:
         for piece in pieces:
             self._scheduler.restore(piece.sequence)
         middle = len(pieces) // 2
-        for half in (pieces[:middle], pieces[middle:]):
-            if alive := [piece for piece in half if piece.sequence.slot is not None]:
-                self._read(alive)
+        for half, starts in [(half, _starts(half)) for half in (pieces[:middle], pieces[middle:])]:
+            # Reading the first half may have cost some of the second their slots, or read them too, for lack of room.
+            if unread := [piece for piece, start in zip(half, starts, strict=True) if _starts([piece]) == [start]]:
+                self._read(unread)
 
     def _take(self, piece: Piece, rows: Rows, first: int) -> Turn | None:
         """Score what a piece's rows score, the first being number `first`; the turn to draw, if it has come."""
@@ -282,6 +283,11 @@ class Batcher:
         if sequence.is_finished:
             self._scheduler.retire(sequence)
         return None
+
+
+def _starts(pieces: list[Piece]) -> list[tuple[int | None, int]]:
+    """Where each piece begins: its slot, and the position there."""
+    return [(piece.sequence.slot, piece.sequence.n_computed) for piece in pieces]
 
 
 def _want(turn: Turn) -> Want:

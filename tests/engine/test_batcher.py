@@ -344,6 +344,44 @@ def test_a_sequence_that_cannot_be_decoded_fails_its_owner_alone(mix: Mix, leave
         same(play.results[owner], alone(*jobs))
 
 
+@settings(PROPERTY, max_examples=40)
+@given(mixes(), st.sets(st.integers(0, 30), max_size=6), st.sets(st.integers(0, 30), max_size=6), st.booleans())
+def test_failures_and_lacks_of_room_in_any_order_cost_time_alone(
+    mix: Mix, failing: set[int], lacking: set[int], leaves: bool
+) -> None:
+    def fail(number: int, chunks: list[Chunk]) -> None:
+        if len(chunks) > 1 and number in lacking:
+            raise NoRoom("surprise")
+        if len(chunks) > 1 and number in failing:
+            raise Poison
+
+    mix.play.backend.fails, mix.play.backend.leaves = fail, leaves
+    start(mix)
+    mix.play.drain()
+    mix.play.assert_vacant()
+    for owner, jobs in enumerate(mix.owners):
+        same(mix.play.results[owner], alone(*jobs))
+
+
+def test_what_was_read_for_lack_of_room_in_one_half_is_not_read_again_in_the_other() -> None:
+    """The batch fails, then its first half finds no room: the third waits again, and the others are read at once."""
+    play = Play()
+    jobs = [job([n, n + 1, n + 2], 4, end_tokens=frozenset()) for n in range(3)]
+
+    def fail(number: int, _: list[Chunk]) -> None:
+        if number == 0:
+            raise Poison
+        if number == 1:
+            raise NoRoom("surprise")
+
+    play.backend.fails = fail
+    for owner, work in enumerate(jobs):
+        play.submit(owner, work)
+    play.drain()
+    for owner, work in enumerate(jobs):
+        same(play.results[owner], alone(work))
+
+
 @pytest.mark.parametrize("can_cut", [True, False])
 def test_when_every_decode_fails_all_who_were_read_fail_and_later_ones_are_served(can_cut: bool) -> None:
     play = Play(FakeBackend(can_cut=can_cut), Budget(2, 100, 10, 100))
