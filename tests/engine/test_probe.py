@@ -7,13 +7,17 @@ import llama_cpp
 import pytest
 
 from app.engine import llama, probe
+from app.engine.offload import Offload
 from app.engine.probe import Trial
+from app.engine.sizes import Sizes
 from app.errors import ModelError
+
+SIZES = Sizes(n_context=64, n_cells=256, n_slots=1, n_batch=16, n_rows=1, n_threads=1)
 
 
 @pytest.fixture
 def trial(toy_folder: Path) -> Trial:
-    return Trial(str(toy_folder / "toy-spm.gguf"), None, repack=True, n_threads=1)
+    return Trial(str(toy_folder / "toy-spm.gguf"), Offload(), SIZES)
 
 
 def child(code: str) -> list[str]:
@@ -31,7 +35,8 @@ def refused(trial: Trial, code: str | None = None, patience: float = 60) -> str:
 
 def test_a_model_that_decodes_passes(trial: Trial) -> None:
     probe.check(trial)
-    probe.check(trial._replace(repack=False, n_gpu_layers=0))
+    asked = Offload(gpu_layers=0, repack=False, cache_type_k="q8_0", cache_type_v="q4_0", mlock=True, mmap=False)
+    assert probe.check(trial._replace(offload=asked)) == asked
 
 
 @pytest.mark.parametrize(
@@ -104,15 +109,15 @@ def test_weights_are_laid_out_anew_unless_it_is_refused(trial: Trial, monkeypatc
 
     monkeypatch.setattr(llama_cpp, "llama_model_load_from_file", spy)
     for repack in (True, False):
-        llama.LlamaModel(Path(trial.path), None, repack=repack)
+        llama.LlamaModel(Path(trial.path), Offload(repack=repack))
     assert told == [True, False]
 
 
 def test_a_vocabulary_outlives_its_backend(trial: Trial) -> None:
     """The last tokens of a stream are looked up when the engine has closed the backend already."""
-    model = llama.LlamaModel(Path(trial.path), None)
+    model = llama.LlamaModel(Path(trial.path), Offload())
     vocabulary = model.vocabulary
-    backend = llama.LlamaBackend(model, llama.Sizes(64, 256, 1, 16, 1, 1))
+    backend = llama.LlamaBackend(model, SIZES)
     backend.close()
     del model, backend
     assert vocabulary.name(1) == b"<s>"
