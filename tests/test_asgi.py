@@ -47,28 +47,26 @@ GPU = Share("CUDA0", "a GPU", 10, 1, 1, 1)
 SIZES = Sizes(512, 1024, 32, 512, 32, 2)
 
 
-def fingerprint(
-    offload: Offload, *shares: Share, flash: bool = True, sizes: Sizes = SIZES, digest: bytes = b"d"
-) -> str:
-    return fingerprint_of(digest, sizes, offload, Placement(shares, flash))
+def fingerprint(offload: Offload, *shares: Share, flash: bool = True, **changed: int) -> str:
+    return fingerprint_of(b"digest", replace(SIZES, **changed), offload, Placement(shares, flash))
 
 
 def test_the_fingerprint_covers_all_that_can_change_the_numbers() -> None:
     plain = Offload()
     prints = [
         fingerprint(plain, GPU, CPU),
-        fingerprint(plain, GPU, CPU, digest=b"e"),
+        fingerprint_of(b"another", SIZES, plain, Placement((GPU, CPU), flash_attn=True)),
         fingerprint(plain, GPU, CPU, flash=False),
-        fingerprint(plain, GPU, CPU, sizes=replace(SIZES, n_batch=256)),
-        fingerprint(plain, GPU, CPU, sizes=replace(SIZES, n_threads=1)),
+        fingerprint(plain, GPU, CPU, n_batch=256),
+        fingerprint(plain, GPU, CPU, n_threads=1),
         fingerprint(plain, CPU),
         fingerprint(plain, replace(GPU, n_layers=9), CPU),
         fingerprint(plain, replace(GPU, description="another"), CPU),
         fingerprint(plain, GPU, GPU, CPU),
-        *(
-            fingerprint(replace(plain, **change), GPU, CPU)
-            for change in [{"repack": False}, {"cache_type_k": "q8_0"}, {"cache_type_v": "q8_0"}, {"kv_offload": False}]
-        ),
+        fingerprint(Offload(repack=False), GPU, CPU),
+        fingerprint(Offload(cache_type_k="q8_0"), GPU, CPU),
+        fingerprint(Offload(cache_type_v="q8_0"), GPU, CPU),
+        fingerprint(Offload(kv_offload=False), GPU, CPU),
     ]
     assert len(set(prints)) == len(prints)
 
