@@ -46,6 +46,9 @@ def _measured(path: Path, offload: Offload, sizes: Sizes, free: Mapping[str, int
 
 
 def _shares(offload: Offload, gpus: Ordered[Share], free: Mapping[str, int]) -> list[float]:
-    """How llama.cpp splits the layers: as it is told, else by free memory."""
+    """How llama.cpp splits the layers: as it is told, else by free memory; evenly where no GPU tells of any."""
     told = [*offload.tensor_split, *[0.0] * len(gpus)][: len(gpus)]
-    return told if any(told) else [free[gpu.device] for gpu in gpus]
+    for shares in (told, [float(free[gpu.device]) for gpu in gpus]):
+        if any(shares):
+            return shares
+    return [1.0] * len(gpus)
