@@ -99,7 +99,7 @@ def test_a_cache_in_main_memory_leaves_room(path: Path, monkeypatch: pytest.Monk
         (
             Offload(tensor_split=(1, 2)),
             2,
-        ),  # of three the second would have a block and the output: 160, where 146 are free
+        ),  # of three, a block and the output on the second: 160 in 146
         (Offload(tensor_split=(1,)), 3),
         (Offload(tensor_split=(0, 1)), 1),
         (Offload(main_gpu=0), 3),
