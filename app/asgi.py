@@ -5,7 +5,7 @@ import os
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -32,14 +32,16 @@ from app.completion.tokenizer import TokenizerService
 from app.engine import header, probe
 from app.engine.backend import Backend, Vocabulary
 from app.engine.engine import Engine
-from app.engine.llama import MAX_SLOTS, LlamaBackend, LlamaModel, Sizes
+from app.engine.llama import MAX_SLOTS, LlamaBackend, LlamaModel, ggml
+from app.engine.offload import Offload
+from app.engine.placement import Placement
 from app.engine.scheduler import Budget
+from app.engine.sizes import Sizes
 from app.errors import SettingsError
 from app.names import names_of
-from app.schemas import Model, ModelList, ModelMeta, Props
+from app.schemas import DeviceShare, Model, ModelList, ModelMeta, OffloadMeta, Props
 from app.settings import Settings
 
-DEFAULT_CONTEXT = 8192
 N_SLOTS = 64
 """Sequences in the cache, running or ended, and logits rows of one decode: llama.cpp reserves a row for each slot, at
 eight bytes a token of the vocabulary, two megabytes on a large one."""
@@ -56,7 +58,7 @@ N_BESIDE = 128
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A model, ready to be served."""
+    """A model, ready to be served. backends: what llama.cpp was built for."""
 
     backend: Backend
     vocabulary: Vocabulary
@@ -64,7 +66,8 @@ class Loaded:
     names: tuple[str, ...]
     fingerprint: str
     meta: ModelMeta
-    device: str
+    placement: Placement
+    backends: tuple[str, ...]
     n_threads: int
 
 
@@ -75,21 +78,22 @@ def load(settings: Settings, progress: Callable[[float], None] | None = None) ->
     check_template(settings.fim_template)  # before the model, which takes its time
     path = Path(settings.model)
     header.check(path)
-    probe.check(probe.Trial(str(path), settings.gpu_layers, settings.repack, n_threads(settings)))
-    model = LlamaModel(path, settings.gpu_layers, progress, repack=settings.repack)
-    sizes = sizes_of(settings, model.facts.n_context_trained)
-    numbers = (sizes.n_batch, sizes.n_threads, settings.gpu_layers, settings.repack)
-    fingerprint = hashlib.sha256(model.digest + repr(numbers).encode()).hexdigest()[:12]
+    sizes = sizes_of(settings)
+    offload = probe.check(probe.Trial(str(path), offload_of(settings), sizes))
+    model = LlamaModel(path, offload, progress)
     facts = model.facts
+    sizes = sizes.settled(facts.n_context_trained)
     infill = Infill(
         model.vocabulary, settings.fim_order, settings.fim_template, may_search=settings.insertion == "search"
     )
+    backend = LlamaBackend(model, sizes)
+    placement = backend.placement
     return Loaded(
-        backend=LlamaBackend(model, sizes),
+        backend=backend,
         vocabulary=model.vocabulary,
         infill=infill,
         names=names_of(model.path, settings.alias),
-        fingerprint=f"fp_{fingerprint}",
+        fingerprint=fingerprint_of(model.digest, sizes, offload, placement),
         meta=ModelMeta(
             architecture=facts.architecture,
             n_vocab=facts.n_vocab,
@@ -98,36 +102,64 @@ def load(settings: Settings, progress: Callable[[float], None] | None = None) ->
             quantization=facts.quantisation,
             n_ctx_train=facts.n_context_trained,
             supports_suffix=infill.is_possible,
+            offload=offload_meta(settings, placement),
         ),
-        device=model.device,
+        placement=placement,
+        backends=tuple(ggml.backends()),
         n_threads=sizes.n_threads,
     )
 
 
-def sizes_of(settings: Settings, n_context_trained: int) -> Sizes:
-    """The context's sizes: what the settings say, else what suits the model and the machine. Raises SettingsError."""
-    n_context = settings.ctx_size or min(n_context_trained, DEFAULT_CONTEXT)
-    n_cells = settings.cache_size or max(2 * n_context, DEFAULT_CONTEXT)
-    if n_cells < n_context:
-        raise SettingsError(
-            f"cache_size is {n_cells}; it must be at least ctx_size, which is {n_context}, or the longest request "
-            "would never fit."
-        )
+def sizes_of(settings: Settings) -> Sizes:
+    """The context's sizes, as far as the settings and the machine decide them; the model settles the rest."""
     n_slots = min(max(2 * settings.parallel, N_SLOTS), MAX_SLOTS)
     return Sizes(
-        n_context=n_context,
-        n_cells=-(-n_cells // 256) * 256,
+        n_context=settings.ctx_size or 0,
+        n_cells=settings.cache_size or 0,
         n_slots=n_slots,
         n_batch=settings.batch_size,
         # llama.cpp reserves a row for each slot, and aborts the process where there are fewer.
         n_rows=n_slots,
-        n_threads=n_threads(settings),
+        n_threads=settings.threads or n_processors(),
     )
 
 
-def n_threads(settings: Settings) -> int:
-    """Threads that compute."""
-    return settings.threads or n_processors()
+def offload_of(settings: Settings) -> Offload:
+    """What the settings ask of the devices."""
+    return Offload(**{field.name: getattr(settings, field.name) for field in fields(Offload)})
+
+
+def offload_meta(settings: Settings, placement: Placement) -> OffloadMeta:
+    """What was asked, and what happened, for /v1/models."""
+    return OffloadMeta(
+        gpu_layers_asked=settings.gpu_layers,
+        gpu_layers=placement.n_gpu_layers,
+        layers=placement.n_layers,
+        flash_attention=placement.flash_attn,
+        cache_type_k=settings.cache_type_k,
+        cache_type_v=settings.cache_type_v,
+        devices=[
+            DeviceShare(
+                share.device, share.description, share.n_layers, share.n_weights, share.n_cache, share.n_compute
+            )
+            for share in placement.shares
+        ],
+    )
+
+
+def fingerprint_of(digest: bytes, sizes: Sizes, offload: Offload, placement: Placement) -> str:
+    """Changes with all that can change the numbers: what happened counts, not how it was asked for."""
+    numbers = (
+        sizes.n_batch,
+        sizes.n_threads,
+        offload.repack,
+        offload.cache_type_k,
+        offload.cache_type_v,
+        offload.kv_offload or not placement.n_gpu_layers,
+        placement.flash_attn,
+        [(gpu.description, gpu.n_layers) for gpu in placement.gpus],
+    )
+    return f"fp_{hashlib.sha256(digest + repr(numbers).encode()).hexdigest()[:12]}"
 
 
 def n_processors() -> int:
@@ -162,7 +194,7 @@ def create_app(settings: Settings, loaded: Loaded, engine: Engine, drain: Drain)
     served = Served(loaded.names, loaded.fingerprint, limits.n_context)
     rules, timeout = rules_of(settings), settings.request_timeout
     service = CompletionService(engine, loaded.vocabulary, served, rules, loaded.infill, timeout)
-    counts = Metrics(engine.snapshot)
+    counts = Metrics(engine.snapshot, loaded.meta.offload)
     listed = model_list(served, loaded.meta)
 
     cors = CORSConfig(

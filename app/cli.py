@@ -8,15 +8,18 @@ from contextlib import contextmanager
 from typing import Any
 
 import click
+import msgspec
 from rich.console import Console
+from rich.filesize import decimal
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 from rich.table import Table
 
 from app import __version__, log
 from app.api import server
 from app.api.drain import Drain
-from app.asgi import Loaded, create_app, create_engine, load
+from app.asgi import Loaded, create_app, create_engine, load, offload_of
 from app.engine import probe
+from app.engine.placement import CPU, Share
 from app.errors import SettingsError, StartError
 from app.settings import LISTS, Settings
 from app.settings import load as load_settings
@@ -49,7 +52,22 @@ def _settings(function: Callable[..., None]) -> Callable[..., None]:
         click.option("-np", "--parallel", metavar="N", type=int, help="Most sequences that run at once [16]."),
         click.option("-t", "--threads", metavar="N", type=int, help="Threads that compute [all processors]."),
         click.option("-b", "--batch-size", metavar="N", type=int, help="Most tokens of one decode [512]."),
-        click.option("-ngl", "--gpu-layers", metavar="N", type=int, help="Layers to offload [all that can be]."),
+        click.option(
+            "-ngl", "--gpu-layers", metavar="N",
+            help="Layers on the GPU: a number, all, or auto, as many as fit [auto].",
+        ),
+        click.option("--main-gpu", metavar="N", type=int, help="The one GPU to use, counted from 0 [all of them]."),
+        click.option(
+            "--tensor-split", metavar="N,N", help="How the layers are split among the GPUs, 3,1 say [by free memory]."
+        ),
+        click.option("--flash-attn", metavar="WHEN", help="Flash attention: auto, on or off [auto]."),
+        click.option("--cache-type-k", metavar="TYPE", help="What keys are kept as: f16, q8_0, ... [f16]."),
+        click.option("--cache-type-v", metavar="TYPE", help="What values are kept as: f16, q8_0, ... [f16]."),
+        click.option(
+            "--kv-offload/--no-kv-offload", default=None, help="The cache lies where its layers lie [on]; else in RAM."
+        ),
+        click.option("--mmap/--no-mmap", default=None, help="Map the file rather than read it [as the devices like]."),
+        click.option("--mlock", is_flag=True, default=None, help="Keep the weights from being swapped out."),
         click.option(
             "--repack/--no-repack", default=None,
             help="Lay weights out for this processor (AMX, wide vectors) [on]; off where that crashes or wants memory.",
@@ -146,20 +164,49 @@ def _progress() -> Iterator[Callable[[float], None]]:
 
 def _warnings(settings: Settings, loaded: Loaded, listener: socket.socket) -> Iterator[str]:
     """What does not keep it from serving; said last, where it is seen."""
-    if settings.gpu_layers and loaded.device == "CPU":
-        yield f"--gpu-layers {settings.gpu_layers} has no effect: llama-cpp-python was built without a GPU."
+    yield from _offload_warnings(settings, loaded)
     if loaded.backend.limits.n_context > loaded.meta.n_ctx_train:
         yield f"the model was trained on {loaded.meta.n_ctx_train} tokens; beyond them, text goes astray."
     if not settings.api_key and not server.is_local(listener):
         yield "anyone who reaches this machine can use this server: set --api-key, or --host 127.0.0.1."
 
 
+def _offload_warnings(settings: Settings, loaded: Loaded) -> Iterator[str]:
+    gpus, asked = loaded.placement.gpus, settings.gpu_layers
+    if not gpus and offload_of(settings).wants_gpu:
+        yield (
+            f"NO GPU IS USED, though one was asked for (--gpu-layers {asked}): llama.cpp sees none. It was built for "
+            f"{', '.join(loaded.backends)}. Build it for yours by scripts/install --backend; where it was, look at the "
+            "driver, and whether the container was given the device."
+        )
+    elif gpus and asked != 0 and not loaded.placement.n_gpu_layers:
+        yield f"no layer fits on {gpus[0].device} beside 1 GiB of room: the CPU computes all. --gpu-layers N insists."
+    if gpus and settings.flash_attn == "on" and not loaded.placement.flash_attn:
+        yield "--flash-attn on has no effect: this model has no use for it."
+
+
 def _log_start(settings: Settings, loaded: Loaded, listener: socket.socket) -> None:
     """What the banner says, as lines of the log: where every line is an object, this one is too."""
     for warning in _warnings(settings, loaded, listener):
         logger.warning("%s", warning)
-    address = f"{server.url(listener)}/v1"
-    logger.info("serving", extra=log.fields(version=__version__, model=loaded.names[0], address=address))
+    told = log.fields(
+        version=__version__,
+        model=loaded.names[0],
+        address=f"{server.url(listener)}/v1",
+        offload=msgspec.to_builtins(loaded.meta.offload),
+    )
+    logger.info("serving", extra=told)
+
+
+def _share(share: Share, loaded: Loaded) -> str:
+    """What a device has of the model."""
+    name = share.description if share.device in share.description else f"{share.description} ({share.device})"
+    threads = f", {loaded.n_threads} threads" if share.device == CPU else ""
+    sizes = (
+        f"{decimal(n)} {what}"
+        for n, what in ((share.n_weights, "weights"), (share.n_cache, "cache"), (share.n_compute, "to compute in"))
+    )
+    return f"{name}{threads}: {share.n_layers} of {loaded.placement.n_layers} layers, {', '.join(sizes)}"
 
 
 def _banner(settings: Settings, loaded: Loaded, listener: socket.socket) -> None:
@@ -168,7 +215,10 @@ def _banner(settings: Settings, loaded: Loaded, listener: socket.socket) -> None
     table.add_row("model", f"{', '.join(loaded.names)} ({meta.architecture}, {meta.quantization})")
     table.add_row("context", f"{limits.n_context} tokens a request, {limits.n_cells} in the cache")
     table.add_row("parallel", f"{settings.parallel} sequences, {settings.max_waiting} requests may wait")
-    table.add_row("device", f"{loaded.device}, {loaded.n_threads} threads")
+    for share in loaded.placement.shares:
+        table.add_row("device", _share(share, loaded))
+    types = f"{settings.cache_type_k} keys, {settings.cache_type_v} values"
+    table.add_row("attention", f"flash attention {'on' if loaded.placement.flash_attn else 'off'}, {types}")
     table.add_row("address", f"{url}/v1 (documentation: {url}/docs)")
     console.print(f"[bold]segue {__version__}[/bold]")
     console.print(table, highlight=False, markup=False)

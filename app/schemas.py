@@ -316,6 +316,29 @@ class Completion(Struct):
     usage: Usage | UnsetType | None = UNSET
 
 
+class DeviceShare(Struct):
+    """What a device holds of the model: layers, and bytes of weights, of the KV cache, and to compute in."""
+
+    name: str
+    description: str
+    layers: int
+    weights_bytes: int
+    cache_bytes: int
+    compute_bytes: int
+
+
+class OffloadMeta(Struct):
+    """How many layers were asked onto GPUs, and how many are there, the output after the last block counted as one."""
+
+    gpu_layers_asked: int | Literal["all", "auto"]
+    gpu_layers: int
+    layers: int
+    flash_attention: bool
+    cache_type_k: str
+    cache_type_v: str
+    devices: list[DeviceShare]
+
+
 class ModelMeta(Struct):
     """What a model is: sizes in tokens, parameters and bytes."""
 
@@ -326,6 +349,7 @@ class ModelMeta(Struct):
     quantization: str
     n_ctx_train: int
     supports_suffix: bool
+    offload: OffloadMeta
 
 
 class Model(Struct):

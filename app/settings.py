@@ -12,12 +12,16 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 import msgspec
 from msgspec import Meta, Struct
 
+from app.engine.offload import QUANTISED, CacheType
 from app.errors import SettingsError
 
 PREFIX = "SEGUE_"
 
 LISTS = ("alias", "api_key", "cors_origin")
 """Settings of several values; as one string they are separated by commas."""
+
+NUMBERS = ("tensor_split",)
+"""The same, of numbers."""
 
 Count = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 
@@ -34,7 +38,15 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     parallel: Annotated[int, Meta(ge=1, le=128)] = 16
     threads: Annotated[int, Meta(ge=1, le=512)] | None = None
     batch_size: Annotated[int, Meta(ge=1, le=1 << 16)] = 512
-    gpu_layers: Annotated[int, Meta(ge=0, le=1 << 16)] | None = None
+    gpu_layers: Annotated[int, Meta(ge=0, le=1 << 16)] | Literal["all", "auto"] = "auto"
+    main_gpu: Annotated[int, Meta(ge=0, le=15)] | None = None
+    tensor_split: Annotated[tuple[Annotated[float, Meta(ge=0, le=1e9)], ...], Meta(max_length=16)] = ()
+    flash_attn: Literal["auto", "on", "off"] = "auto"
+    cache_type_k: CacheType = "f16"
+    cache_type_v: CacheType = "f16"
+    kv_offload: bool = True
+    mmap: bool | None = None
+    mlock: bool = False
     repack: bool = True
     max_logprobs: Annotated[int, Meta(ge=0, le=1000)] | None = None
     max_stop: Annotated[int, Meta(ge=1, le=1000)] | None = None
@@ -75,7 +87,7 @@ def load(flags: Mapping[str, Any], environment: Mapping[str, str] | None = None)
                 known = ", ".join(Settings.__struct_fields__)
                 raise SettingsError(f"{key} in {source} is not a setting. Settings: {known}.")
             chosen[key], sources[key] = value, source
-    for key in LISTS:
+    for key in (*LISTS, *NUMBERS):
         if isinstance(value := chosen.get(key), str):
             chosen[key] = [name.strip() for name in value.split(",") if name.strip()]
     settings = _checked(chosen, sources)
@@ -117,7 +129,10 @@ def _file(path: Path) -> dict[str, Any]:
 def _choices(key: str) -> str:
     """The values that a setting of a few takes, which msgspec does not name."""
     kind = get_type_hints(Settings)[key]
-    return f"; choose {' or '.join(get_args(kind))}" if get_origin(kind) is Literal else ""
+    if get_origin(kind) is Literal:
+        return f"; choose {' or '.join(get_args(kind))}"
+    words = [word for part in get_args(kind) if get_origin(part) is Literal for word in get_args(part)]
+    return f"; choose {' or '.join(words)} or a number" if words else ""
 
 
 def _checked(chosen: Mapping[str, Any], sources: Mapping[str, str]) -> Settings:
@@ -133,9 +148,21 @@ def _checked(chosen: Mapping[str, Any], sources: Mapping[str, str]) -> Settings:
         values = getattr(settings, key)
         if key in sources and not all(value.strip() for value in values or [""]):
             raise SettingsError(f"{key} in {sources[key]} is empty; leave it out, or give it a value.")
+    _check_together(settings)
+    return settings
+
+
+def _check_together(settings: Settings) -> None:
+    """Raises SettingsError where settings, each right, contradict one another."""
     if settings.batch_size < settings.parallel:
         raise SettingsError(
             f"batch_size is {settings.batch_size}; it must be at least parallel, which is {settings.parallel}: "
             "every running sequence has a token in each batch."
         )
-    return settings
+    if settings.cache_type_v in QUANTISED and settings.flash_attn == "off":
+        raise SettingsError(
+            f"cache_type_v is {settings.cache_type_v}, which needs flash attention, but flash_attn is off; leave it "
+            "auto, or choose f16, bf16 or f32."
+        )
+    if settings.main_gpu is not None and settings.tensor_split:
+        raise SettingsError("main_gpu names one GPU, and tensor_split splits the layers among several: choose one.")

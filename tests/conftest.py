@@ -99,10 +99,14 @@ def served(request: pytest.FixtureRequest) -> Served:
     return chosen
 
 
+def models_folder() -> Path:
+    return Path(os.environ.get("SEGUE_MODELS", ROOT / "models"))
+
+
 @pytest.fixture(scope="session")
 def real_model() -> Path:
     """The real model's file; without it tests are skipped, but in CI they fail."""
-    path = Path(os.environ.get("SEGUE_MODELS", ROOT / "models")) / REAL_MODEL
+    path = models_folder() / REAL_MODEL
     if not path.is_file():
         message = f"{path} is not there: scripts/get_model fetches it"
         if os.environ.get("CI"):
@@ -114,7 +118,7 @@ def real_model() -> Path:
 @pytest.fixture(scope="session")
 def qwen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
     """A model that was trained to fill gaps. Without its file tests are skipped, in CI too: it is 1.1 GB."""
-    path = Path(os.environ.get("SEGUE_MODELS", ROOT / "models")) / INFILL_MODEL
+    path = models_folder() / INFILL_MODEL
     if not path.is_file():
         pytest.skip(f"{path} is not there: scripts/get_model qwen2.5-coder-1.5b fetches it")
     with running(tmp_path_factory.mktemp("qwen") / "log", "--model", str(path), "--ctx-size", "2048") as server:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 from click.testing import CliRunner
 
@@ -20,7 +21,10 @@ from app import __version__
 from app.api import server as api_server
 from app.cli import main
 from app.engine import probe
-from app.errors import StartError
+from app.engine.offload import Offload
+from app.engine.probe import Trial
+from app.engine.sizes import Sizes
+from app.errors import ModelError, StartError
 from app.settings import Settings
 from tests.servers import Server, envelope, one_line, running, segue
 
@@ -98,9 +102,10 @@ def test_a_model_that_kills_its_probe_is_refused_in_one_line(toy_folder: Path, m
 
 def test_the_hidden_command_is_the_probe(toy_folder: Path, tmp_path: Path) -> None:
     """A server in one file has no other interpreter to start than itself."""
-    assert segue("probe", json.dumps([str(toy_folder / "toy-bpe.gguf"), None, False, 1])).returncode == 0
-    done = segue("probe", json.dumps([str(tmp_path / "nowhere.gguf"), None, True, 1]))
-    assert done.returncode == probe.REFUSED
+    trial = Trial(str(toy_folder / "toy-bpe.gguf"), Offload(gpu_layers=0), Sizes(0, 0, 1, 16, 1, 1))
+    assert segue("probe", msgspec.json.encode(trial).decode()).returncode == 0
+    done = segue("probe", msgspec.json.encode(trial._replace(path=str(tmp_path / "nowhere.gguf"))).decode())
+    assert probe.REFUSALS[done.returncode] is ModelError
     assert "nowhere.gguf" in one_line(done.stdout)
     assert "probe" not in segue("--help").stdout
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from app.errors import SettingsError
-from app.settings import LISTS, Settings, load
+from app.settings import LISTS, NUMBERS, Settings, load
 
 FIELDS = Settings.__struct_fields__
 
@@ -47,19 +47,22 @@ def test_every_setting_can_be_set_from_every_source(tmp_path: Path) -> None:
     keys.write_text("m\n")
     values: dict[str, Any] = {
         "model": "a.gguf", "alias": ["x", "y"], "host": "::1", "port": 1, "ctx_size": 2, "cache_size": 3, "parallel": 4,
-        "threads": 5, "batch_size": 6, "gpu_layers": 7, "max_logprobs": 8, "max_stop": 9, "max_waiting": 10,
+        "threads": 5, "batch_size": 6, "gpu_layers": 7, "tensor_split": [3.0, 0.5], "flash_attn": "on",
+        "cache_type_k": "q8_0", "cache_type_v": "q4_0", "kv_offload": True, "mmap": True, "mlock": True,
+        "max_logprobs": 8, "max_stop": 9, "max_waiting": 10,
         "strict": True, "api_key": ["k", "l"], "api_key_file": str(keys), "cors_origin": ["*", "null"],
         "fim_order": "spm", "fim_template": "<P>{prefix}<S>{suffix}", "insertion": "search",
         "prefix_cache": True, "draft": "prompt", "repack": True, "drain_seconds": 11,
         "request_timeout": 1.5, "step_timeout": 2.5, "log_json": True, "log_prompts": True,
     }  # fmt: skip
-    more = set(FIELDS) - set(values)
-    wanted = Settings(**values | {key: tuple(values[key]) for key in LISTS} | {"api_key": ("k", "l", "m")})
+    more = set(FIELDS) - set(values) - {"main_gpu"}  # which goes with no tensor_split
+    wanted = Settings(**values | {key: tuple(values[key]) for key in (*LISTS, *NUMBERS)} | {"api_key": ("k", "l", "m")})
     lines = [f"{key.replace('_', '-')} = {str(value).lower() if value is True else repr(value)}"
              for key, value in values.items()]  # fmt: skip
+    several = {key: ",".join(map(str, values[key])) for key in (*LISTS, *NUMBERS)}
     environment = {
-        f"SEGUE_{key.upper()}": ",".join(value) if key in LISTS else str(value).lower() if value is True else str(value)
-        for key, value in values.items()
+        f"SEGUE_{key.upper()}": str(value).lower() if value is True else str(value)
+        for key, value in (values | several).items()
     }
     assert load({"config": toml(tmp_path, "\n".join(lines))}, {}) == wanted
     assert load({}, environment) == wanted
@@ -91,6 +94,10 @@ def test_truth_in_the_environment(value: str) -> None:
         ("max_logprobs", "-1", "0"),
         ("threads", "many", "int"),
         ("gpu_layers", "-99999", "0"),
+        ("main_gpu", "-1", "0"),
+        ("tensor_split", "3,many", "float"),
+        ("tensor_split", "3,-1", "0"),
+        ("cache_type_v", "q9", "enum"),
         ("fim_order", "mps", "enum"),
         ("request_timeout", "0", "0"),
         ("request_timeout", "nan", "0"),
@@ -100,7 +107,7 @@ def test_truth_in_the_environment(value: str) -> None:
 def test_a_bad_variable_is_named_with_value_type_and_source(key: str, value: str, kind: str) -> None:
     message = refused({}, {f"SEGUE_{key.upper()}": value})
     assert key in message
-    assert repr(value) in message
+    assert value.rpartition(",")[2] in message
     assert kind in message
     assert "environment" in message
 
@@ -127,7 +134,16 @@ def test_a_bad_line_of_a_file_is_named_with_the_file(tmp_path: Path, line: str, 
     assert config in message
 
 
-@pytest.mark.parametrize(("key", "choices"), [("fim_order", "psm or spm"), ("insertion", "frame or search")])
+@pytest.mark.parametrize(
+    ("key", "choices"),
+    [
+        ("fim_order", "psm or spm"),
+        ("insertion", "frame or search"),
+        ("flash_attn", "auto or on or off"),
+        ("gpu_layers", "all or auto or a number"),
+        ("cache_type_k", "f32 or f16 or bf16 or q8_0 or q5_1 or q5_0 or q4_1 or q4_0 or iq4_nl"),
+    ],
+)
 def test_a_setting_of_a_few_values_lists_them(key: str, choices: str) -> None:
     assert choices in refused({key: "neither"})
 
@@ -172,3 +188,28 @@ def test_a_batch_must_hold_a_token_of_each_running_sequence() -> None:
     assert "8" in message
     assert "16" in message
     assert load({"batch_size": 16, "parallel": 16}, {}).batch_size == 16
+
+
+@pytest.mark.parametrize("value", ["all", "auto", 0, 7])
+def test_gpu_layers_are_words_or_a_number_from_every_source(tmp_path: Path, value: int | str) -> None:
+    assert load({"gpu_layers": str(value)}, {}).gpu_layers == value
+    assert load({}, {"SEGUE_GPU_LAYERS": str(value)}).gpu_layers == value
+    assert load({"config": toml(tmp_path, f"gpu-layers = {value!r}")}, {}).gpu_layers == value
+
+
+@pytest.mark.parametrize("kind", ["q8_0", "q4_0", "iq4_nl"])
+def test_quantised_values_need_flash_attention(kind: str) -> None:
+    message = refused({"cache_type_v": kind, "flash_attn": "off"})
+    assert "cache_type_v" in message
+    assert kind in message
+    assert "flash_attn" in message
+    for flash in ("auto", "on"):
+        assert load({"cache_type_v": kind, "flash_attn": flash}, {}).cache_type_v == kind
+    assert load({"cache_type_v": "bf16", "cache_type_k": kind, "flash_attn": "off"}, {}).cache_type_k == kind
+
+
+def test_one_gpu_and_a_split_among_several_contradict() -> None:
+    message = refused({"main_gpu": 1, "tensor_split": "1,1"})
+    assert "main_gpu" in message
+    assert "tensor_split" in message
+    assert load({"main_gpu": 1}, {}).main_gpu == 1

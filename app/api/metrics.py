@@ -7,14 +7,24 @@ from collections.abc import Callable, Iterator
 from itertools import accumulate
 from typing import Any
 
+import msgspec
 from litestar import Request, Response, get
-from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, disable_created_metrics
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    Info,
+    ProcessCollector,
+    disable_created_metrics,
+)
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from app.completion.record import Outcome, Record
 from app.engine.stats import BOUNDS, Snapshot, Times
+from app.schemas import OffloadMeta
 
 disable_created_metrics()  # a series more for each, which nobody reads
 
@@ -25,7 +35,7 @@ _PER_TOKEN = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
 class Metrics(Collector):
     """The counts of one application. They start at 0, so that the first of anything shows as a rise."""
 
-    def __init__(self, look: Callable[[], Snapshot]) -> None:
+    def __init__(self, look: Callable[[], Snapshot], offload: OffloadMeta) -> None:
         """look: how the engine stands, at once."""
         self.registry = registry = CollectorRegistry()
         self._requests = Counter(
@@ -53,6 +63,7 @@ class Metrics(Collector):
         self._timeouts = Counter("segue_timeouts", "Requests that took too long.", registry=registry)
         self._broken = 0
         self._look = look
+        _tell_offload(offload, registry)
         registry.register(self)
         ProcessCollector(registry=registry)
 
@@ -96,6 +107,24 @@ class Metrics(Collector):
         for part, times in now.steps.items():
             steps.add_metric([part], _buckets(times), times.seconds)
         yield steps
+
+
+def _tell_offload(offload: OffloadMeta, registry: CollectorRegistry) -> None:
+    """Where the model is: it stays there, and is told once."""
+    info = Info("segue_offload", "Layers asked onto GPUs, and those that are there.", registry=registry)
+    told = msgspec.structs.asdict(offload)
+    del told["devices"]
+    info.info({key: str(value).lower() for key, value in told.items()})
+    layers = Gauge("segue_device_layers", "Layers on each device.", ["device", "description"], registry=registry)
+    n_bytes = Gauge(
+        "segue_device_bytes", "Memory of each device for weights, for the KV cache, and to compute in.",
+        ["device", "kind"], registry=registry,
+    )  # fmt: skip
+    for share in offload.devices:
+        layers.labels(share.name, share.description).set(share.layers)
+        n_bytes.labels(share.name, "weights").set(share.weights_bytes)
+        n_bytes.labels(share.name, "cache").set(share.cache_bytes)
+        n_bytes.labels(share.name, "compute").set(share.compute_bytes)
 
 
 def _buckets(times: Times) -> list[tuple[str, float]]:

@@ -10,8 +10,9 @@ import hashlib
 import logging
 import os
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Ordered
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -20,7 +21,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from app.engine import placement
 from app.engine.backend import Chunk, FimTokens, Limits
+from app.engine.ggml import Ggml
+from app.engine.offload import Offload
+from app.engine.sizes import Sizes
 from app.errors import GenerationFailed, ModelError, NoRoom
 
 # libgomp reads this when it is loaded. By default its threads spin for each other so long that one busy neighbour on
@@ -30,6 +35,7 @@ os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 import llama_cpp
 
 logger = logging.getLogger("segue.llama")
+ggml = Ggml(llama_cpp.llama_cpp._lib)
 
 MAX_SLOTS = 256
 """LLAMA_MAX_SEQ, which the library does not export."""
@@ -39,6 +45,7 @@ _MARK = "\ue000"
 _LEVELS = {1: logging.DEBUG, 2: logging.DEBUG, 3: logging.INFO, 4: logging.WARNING}
 _complaints: list[str] = []
 """Errors since the last load began: the first is the cause, those after it only say that it failed."""
+_listeners: list[list[str]] = []
 
 
 @llama_cpp.llama_log_callback  # type: ignore[untyped-decorator]
@@ -47,8 +54,20 @@ def _forward_log(level: int, text: bytes, _: object) -> None:
     line = text.decode("utf-8", "replace").strip()
     if level == 4 and line:
         _complaints.append(line)
+    for lines in _listeners:
+        lines.append(line)
     if line.strip("."):
         logger.log(_LEVELS.get(level, logging.DEBUG), "%s", line)
+
+
+@contextmanager
+def _heard() -> Iterator[list[str]]:
+    """llama.cpp's lines, as they come."""
+    _listeners.append([])
+    try:
+        yield _listeners[-1]
+    finally:
+        _listeners.pop()
 
 
 def _cause() -> str:
@@ -60,26 +79,17 @@ _REMEDIES = {
     "unknown model architecture": _UPGRADE,
     "only supports up to version": _UPGRADE,
     "alloc": "memory is short: fewer --gpu-layers, --no-repack or a model of fewer bits need less",
+    "main_gpu": "--main-gpu counts the GPUs from 0",
+}
+_CONTEXT_REMEDIES = {
+    "quantized V cache": "choose f16 for --cache-type-v, or leave --flash-attn on",
+    "cache type": "choose another --cache-type-k and --cache-type-v",
 }
 
 
-def _remedy() -> str:
-    """What helps where a file was not loaded, by llama.cpp's words for it."""
-    return next(
-        (told for words, told in _REMEDIES.items() if words in _cause()), "it may be cut off: download it again"
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class Sizes:
-    """What a context is made for. n_context: tokens of one sequence; n_cells: of all together."""
-
-    n_context: int
-    n_cells: int
-    n_slots: int
-    n_batch: int
-    n_rows: int
-    n_threads: int
+def _remedy(remedies: dict[str, str], default: str) -> str:
+    """What helps, by llama.cpp's words for what went wrong."""
+    return next((told for words, told in remedies.items() if words in _cause()), default)
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,34 +191,72 @@ def _token_or_none(token: int) -> int | None:
     return token if token >= 0 else None
 
 
+def _model_params(offload: Offload) -> Any:
+    params = llama_cpp.llama_model_default_params()
+    params.n_gpu_layers = offload.gpu_layers if isinstance(offload.gpu_layers, int) else -1
+    if offload.main_gpu is not None:
+        params.split_mode, params.main_gpu = llama_cpp.LLAMA_SPLIT_MODE_NONE, offload.main_gpu
+    if offload.tensor_split:
+        params.tensor_split = (ctypes.c_float * llama_cpp.llama_max_devices())(*offload.tensor_split)
+    params.load_mode = _load_mode(offload)
+    params.use_extra_bufts = offload.repack
+    return params
+
+
+def _load_mode(offload: Offload) -> int:
+    if offload.mlock:
+        name = "MLOCK" if offload.mmap is False else "MMAP_MLOCK"
+    else:
+        name = {None: "AUTO", True: "MMAP", False: "NONE"}[offload.mmap]
+    mode: int = getattr(llama_cpp, f"LLAMA_LOAD_MODE_{name}")
+    return mode
+
+
+_FLASH = {
+    "auto": llama_cpp.LLAMA_FLASH_ATTN_TYPE_AUTO,
+    "on": llama_cpp.LLAMA_FLASH_ATTN_TYPE_ENABLED,
+    "off": llama_cpp.LLAMA_FLASH_ATTN_TYPE_DISABLED,
+}
+
+
+def _context_params(offload: Offload) -> Any:
+    params = llama_cpp.llama_context_default_params()
+    params.flash_attn_type = _FLASH[offload.flash_attn]
+    params.type_k, params.type_v = ggml.type_of(offload.cache_type_k), ggml.type_of(offload.cache_type_v)
+    params.offload_kqv = offload.kv_offload
+    return params
+
+
 class LlamaModel:
     """A GGUF file in memory: weights and vocabulary."""
 
     def __init__(
         self,
         path: Path,
-        n_gpu_layers: int | None,
+        offload: Offload,
         progress: Callable[[float], None] | None = None,
         *,
-        repack: bool = True,
+        is_hollow: bool = False,
     ) -> None:
-        """Load a file. n_gpu_layers: None for all that the build can offload. progress: called with 0..1.
+        """Load a file. gpu_layers: `auto` that `app.engine.fit` has not settled is all. progress: called with 0..1.
 
-        repack: whether weights may be laid out anew for this processor. Raises ModelError where llama.cpp cannot load.
+        is_hollow: without the weights, to measure what it would take. Raises ModelError where llama.cpp cannot load.
         """
         self.path = path
+        self.offload = offload
         _complaints.clear()
         llama_cpp.llama_log_set(_forward_log, None)
         llama_cpp.llama_backend_init()
-        self.offloads: bool = llama_cpp.llama_supports_gpu_offload()
-        params = llama_cpp.llama_model_default_params()
-        params.n_gpu_layers = -1 if n_gpu_layers is None else n_gpu_layers
-        params.use_extra_bufts = repack
+        params = _model_params(offload)
+        if is_hollow:
+            params.no_alloc, params.load_mode = True, llama_cpp.LLAMA_LOAD_MODE_NONE
         report = llama_cpp.llama_progress_callback(lambda done, _: (progress and progress(done)) or True)
         params.progress_callback = report
-        self.handle = llama_cpp.llama_model_load_from_file(os.fsencode(path), params)
+        with _heard() as self.log:
+            self.handle = llama_cpp.llama_model_load_from_file(os.fsencode(path), params)
         if not self.handle:
-            raise ModelError(f"{path}: llama.cpp cannot load this file: {_cause()}; {_remedy()}.")
+            remedy = _remedy(_REMEDIES, "it may be cut off: download it again")
+            raise ModelError(f"{path}: llama.cpp cannot load this file: {_cause()}; {remedy}.")
         # A stream may still look up its last tokens when its server's backend is closed: whoever holds the vocabulary
         # keeps the model. At exit the system takes it.
         weakref.finalize(self, llama_cpp.llama_model_free, self.handle).atexit = False
@@ -235,10 +283,6 @@ class LlamaModel:
             n_context_trained=llama_cpp.llama_model_n_ctx_train(handle),
             quantisation=name.decode() if name else "unknown",
         )
-
-    @property
-    def device(self) -> str:
-        return "GPU where it fits" if self.offloads else "CPU"
 
     @cached_property
     def digest(self) -> bytes:
@@ -267,7 +311,7 @@ class LlamaBackend:
 
     def __init__(self, model: LlamaModel, sizes: Sizes) -> None:
         """Raises ModelError where the context does not fit into memory."""
-        params = llama_cpp.llama_context_default_params()
+        params = _context_params(model.offload)
         params.n_ctx = sizes.n_cells
         params.n_batch = params.n_ubatch = sizes.n_batch
         params.n_seq_max = sizes.n_slots
@@ -275,9 +319,10 @@ class LlamaBackend:
         params.n_threads = params.n_threads_batch = sizes.n_threads
         params.kv_unified = params.swa_full = params.no_perf = True
         self._model = model
-        self._context = llama_cpp.llama_init_from_model(model.handle, params)
+        with _heard() as self._log:
+            self._context = llama_cpp.llama_init_from_model(model.handle, params)
         if not self._context:
-            remedy = "try a smaller --cache-size or --ctx-size"
+            remedy = _remedy(_CONTEXT_REMEDIES, "try a smaller --cache-size or --ctx-size, or fewer --gpu-layers")
             raise ModelError(f"{model.path}: no context of {sizes.n_cells} cells: {_cause()}; {remedy}.")
         self._memory = llama_cpp.llama_get_memory(self._context)
         self._batch = _Batch(sizes.n_batch)
@@ -292,6 +337,17 @@ class LlamaBackend:
                 llama_cpp.llama_model_is_recurrent(model.handle) or llama_cpp.llama_model_is_hybrid(model.handle)
             ),
         )
+
+    @cached_property
+    def placement(self) -> placement.Placement:
+        """Where the model and its context lie."""
+        told = {device.name: device.description for device in ggml.devices()}
+        return placement.read(self._model.log + self._log, lambda name: told.get(name, name))
+
+    @property
+    def n_cache(self) -> int:
+        """Bytes of the whole KV cache, those that a hollow model would have too."""
+        return placement.cache_bytes(self._log)
 
     def piece(self, token: int) -> bytes:
         """The text bytes that a token prints; b"" for special tokens."""

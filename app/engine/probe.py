@@ -5,27 +5,31 @@ weights at once may not fit into memory.
 """
 
 import ctypes
-import json
 import os
 import resource
 import signal
 import subprocess
 import sys
 from collections.abc import Sequence as Ordered
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 
 from app.engine.backend import Chunk
-from app.engine.llama import LlamaBackend, LlamaModel, Sizes
-from app.errors import GenerationFailed, ModelError
+from app.engine.fit import settled
+from app.engine.llama import LlamaBackend, LlamaModel
+from app.engine.offload import Offload
+from app.engine.sizes import Sizes
+from app.errors import GenerationFailed, ModelError, SettingsError, StartError
 
 PATIENCE_SECONDS = 120.0
 SLOWEST_READ = 32 << 20
 """Bytes a second that any disk reads: a large file has longer than PATIENCE_SECONDS."""
-REFUSED = 3
-"""The child's exit code where it says on stdout what is wrong."""
+REFUSALS: dict[int, type[StartError]] = {3: ModelError, 4: SettingsError}
+"""The child's exit codes where it says on stdout what is wrong."""
 
 _CHUNKS = ((0, 2), (2, 1))
 """Start and length of what is decoded: a batch and a single token take different kernels."""
@@ -50,32 +54,33 @@ _DEATHS = {
 
 
 class Trial(NamedTuple):
-    """What to load, and how. n_gpu_layers: None for all that the build can offload."""
+    """What to load, and how. sizes: of the context that is to be served, for which layers have to leave room."""
 
     path: str
-    n_gpu_layers: int | None
-    repack: bool
-    n_threads: int
+    offload: Offload
+    sizes: Sizes
 
 
-def check(trial: Trial, child: Ordered[str] | None = None, patience: float = PATIENCE_SECONDS) -> None:
-    """Decode a few tokens in a child process. Raises ModelError, with the remedy, where it does not do so.
+def check(trial: Trial, child: Ordered[str] | None = None, patience: float = PATIENCE_SECONDS) -> Offload:
+    """Decode a few tokens in a child process; returns the offload that it did so with, `auto` now a number.
 
+    Raises ModelError, with the remedy, where it does not decode, and SettingsError where the sizes do not go together.
     child: the command that takes the trial as its last argument. patience: in seconds, beside what reading takes.
     """
     limit = patience + Path(trial.path).stat().st_size / SLOWEST_READ
     try:
         done = subprocess.run(
-            [*(child or _child()), json.dumps(trial)],
+            [*(child or _child()), msgspec.json.encode(trial).decode()],
             env=os.environ | {"GGML_NO_BACKTRACE": "1"},  # it would call a debugger, and wait for it
             stdin=subprocess.DEVNULL, capture_output=True, timeout=limit, check=False,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
         raise ModelError(f"{trial.path}: a trial decode did not end in {limit:.0f} s; {_BUILD}.") from None
-    if done.returncode == REFUSED:
-        raise ModelError(os.fsdecode(done.stdout).strip())
+    if refusal := REFUSALS.get(done.returncode):
+        raise refusal(os.fsdecode(done.stdout).strip())
     if done.returncode:
         raise ModelError(f"{trial.path}: a trial decode {_death(done.returncode, done.stderr)}.")
+    return replace(trial.offload, gpu_layers=msgspec.json.decode(done.stdout))
 
 
 def _child() -> list[str]:
@@ -107,19 +112,21 @@ def main(word: str) -> int:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a core would be as large as the model
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    trial = Trial(*json.loads(word))
+    trial = msgspec.json.decode(word, type=Trial)
     try:
-        _decode(trial)
-    except ModelError as error:
+        offload = settled(Path(trial.path), trial.offload, trial.sizes)
+        _decode(trial._replace(offload=offload))
+    except StartError as error:
         sys.stdout.buffer.write(os.fsencode(error.message))
-        return REFUSED
+        return next(code for code, kind in REFUSALS.items() if isinstance(error, kind))
+    sys.stdout.buffer.write(msgspec.json.encode(offload.gpu_layers))
     return 0
 
 
 def _decode(trial: Trial) -> None:
     path = Path(trial.path)
-    model = LlamaModel(path, trial.n_gpu_layers, repack=trial.repack)
-    sizes = Sizes(n_context=64, n_cells=256, n_slots=1, n_batch=16, n_rows=1, n_threads=trial.n_threads)
+    model = LlamaModel(path, trial.offload)
+    sizes = Sizes(n_context=64, n_cells=256, n_slots=1, n_batch=16, n_rows=1, n_threads=trial.sizes.n_threads)
     backend = LlamaBackend(model, sizes)
     try:
         rows = [backend.decode([Chunk(0, start, [0] * n, 1)]).copy() for start, n in _CHUNKS]

@@ -18,6 +18,7 @@ from pathlib import Path
 from app.asgi import sizes_of
 from app.engine.backend import Chunk
 from app.engine.llama import LlamaBackend, LlamaModel
+from app.engine.offload import Offload
 from app.settings import Settings
 from scripts.benchmark import texts
 
@@ -47,8 +48,8 @@ class Loop:
     """A model, and contexts over it as segue would make them."""
 
     def __init__(self, model: str, threads: int | None) -> None:
-        self._model = LlamaModel(Path(model), None)
-        self._sizes = sizes_of(Settings(parallel=32, threads=threads), self._model.facts.n_context_trained)
+        self._model = LlamaModel(Path(model), Offload())
+        self._sizes = sizes_of(Settings(parallel=32, threads=threads)).settled(self._model.facts.n_context_trained)
 
     def backend(self, n_rows: int | None = None) -> LlamaBackend:
         """An empty context, warm. n_rows: most logits rows of one decode, where it is not to be segue's number."""

@@ -7,6 +7,7 @@ from app.api.journal import Journal, outcome
 from app.api.metrics import Metrics
 from app.completion.record import Outcome
 from app.engine.stats import Snapshot
+from app.schemas import OffloadMeta
 
 SCOPE = {"type": "http", "method": "GET", "path": "/", "path_template": "/", "state": {"segue.request_id": "x"}}
 
@@ -21,7 +22,8 @@ def counted(metrics: Metrics, status: str = "200") -> float:
 
 
 def metrics() -> Metrics:
-    return Metrics(lambda: Snapshot(0, 0, 0, 0, 0, 0, 0, {}))
+    offload = OffloadMeta("auto", 0, 1, flash_attention=True, cache_type_k="f16", cache_type_v="f16", devices=[])
+    return Metrics(lambda: Snapshot(0, 0, 0, 0, 0, 0, 0, {}), offload)
 
 
 async def answer(_: Scope, __: Receive, send: Send) -> None:

@@ -33,6 +33,26 @@ def test_a_model_says_what_it_is(served: Served) -> None:
     assert meta["supports_suffix"] is (toy.fim is not None)
 
 
+def test_a_model_says_where_it_is(spm: Served) -> None:
+    """A block and the output: all of it in main memory where no GPU is, and in the metrics too."""
+    offload = spm.api.http.get("/v1/models").json()["data"][0]["meta"]["offload"]
+    assert (offload["gpu_layers_asked"], offload["layers"]) == ("auto", 2)
+    assert (offload["cache_type_k"], offload["cache_type_v"]) == ("f16", "f16")
+    assert offload["gpu_layers"] + offload["devices"][-1]["layers"] == 2
+    metrics = spm.api.http.get("/metrics").text
+    told = f'gpu_layers="{offload["gpu_layers"]}",gpu_layers_asked="auto",layers="2"'
+    assert f'flash_attention="{str(offload["flash_attention"]).lower()}",{told}' in metrics
+    for device in offload["devices"]:
+        assert f'segue_device_layers{{description="{device["description"]}",device="{device["name"]}"}}' in metrics
+        for kind in ("weights", "cache", "compute"):
+            line = f'segue_device_bytes{{device="{device["name"]}",kind="{kind}"}} '
+            assert float(metrics.partition(line)[2].split()[0]) == device[f"{kind}_bytes"]
+    cpu = offload["devices"][-1]
+    assert cpu["name"] == "CPU"
+    assert cpu["weights_bytes"] >= 2 * spm.toy.n_vocab * 1024 * 4
+    assert cpu["cache_bytes"]
+
+
 def test_each_name_has_an_object_of_its_own(spm: Served) -> None:
     listed = {model["id"]: model for model in spm.api.http.get("/v1/models").json()["data"]}
     for path, name in (

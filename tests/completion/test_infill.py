@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from app.completion.infill import Infill
 from app.engine.llama import LlamaModel
+from app.engine.offload import Offload
 from tests import oracle
 from tests.conftest import TEMPLATE, Served
 from tests.oracle import check_logprobs
@@ -124,7 +125,7 @@ def test_an_empty_prefix_is_framed(bpe: Served, guarded: Served, templated: Serv
 )  # fmt: skip
 def test_a_template_is_read_as_it_stands(toy_folder: Path, template: str, pieces: list[str]) -> None:
     """BOS once, also where the template names it, and no spaces but its own, even behind a special token."""
-    model = LlamaModel(toy_folder / "toy-spm.gguf", None)
+    model = LlamaModel(toy_folder / "toy-spm.gguf", Offload())
     names = {"P": "Hello", "S": " the"}
     prompt = Infill(model.vocabulary, "psm", template).prompt("Hello", " the")
     assert [toy_name(model, token) for token in prompt.tokens.tolist()] == [names.get(word, word) for word in pieces]

@@ -1,19 +1,25 @@
 """The trial decode: a child that dies, in whatever way, costs a line; one that decodes costs nothing more."""
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import llama_cpp
 import pytest
 
 from app.engine import llama, probe
+from app.engine.offload import Offload
 from app.engine.probe import Trial
+from app.engine.sizes import Sizes
 from app.errors import ModelError
+
+SIZES = Sizes(n_context=64, n_cells=256, n_slots=1, n_batch=16, n_rows=1, n_threads=1)
 
 
 @pytest.fixture
 def trial(toy_folder: Path) -> Trial:
-    return Trial(str(toy_folder / "toy-spm.gguf"), None, repack=True, n_threads=1)
+    return Trial(str(toy_folder / "toy-spm.gguf"), Offload(), SIZES)
 
 
 def child(code: str) -> list[str]:
@@ -31,7 +37,8 @@ def refused(trial: Trial, code: str | None = None, patience: float = 60) -> str:
 
 def test_a_model_that_decodes_passes(trial: Trial) -> None:
     probe.check(trial)
-    probe.check(trial._replace(repack=False, n_gpu_layers=0))
+    asked = Offload(gpu_layers=0, repack=False, cache_type_k="q8_0", cache_type_v="q4_0", mlock=True, mmap=False)
+    assert probe.check(trial._replace(offload=asked)) == asked
 
 
 @pytest.mark.parametrize(
@@ -94,25 +101,68 @@ def test_a_folder_with_an_app_of_its_own_does_not_mislead_the_child(
     probe.check(trial)
 
 
-def test_weights_are_laid_out_anew_unless_it_is_refused(trial: Trial, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What llama.cpp is told: its own answer does not betray it on a model that is not quantised."""
-    load, told = llama_cpp.llama_model_load_from_file, []
+class Told:
+    """The parameters that llama.cpp was given; its own answers do not betray most of them on this machine."""
 
-    def spy(path: bytes, params: object) -> object:
-        told.append(params.use_extra_bufts)  # type: ignore[attr-defined]
-        return load(path, params)
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.model, self.context = list[Any](), list[Any]()
+        for name, told in (("llama_model_load_from_file", self.model), ("llama_init_from_model", self.context)):
+            monkeypatch.setattr(llama_cpp, name, self._spy(getattr(llama_cpp, name), told))
 
-    monkeypatch.setattr(llama_cpp, "llama_model_load_from_file", spy)
-    for repack in (True, False):
-        llama.LlamaModel(Path(trial.path), None, repack=repack)
-    assert told == [True, False]
+    @staticmethod
+    def _spy(function: Callable[..., object], told: list[Any]) -> Callable[..., object]:
+        def spy(what: object, params: object) -> object:
+            told.append(params)
+            return function(what, params)
+
+        return spy
+
+
+def test_what_is_asked_is_what_llama_cpp_is_told(trial: Trial, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = Told(monkeypatch)
+    for offload in (
+        Offload(),
+        Offload(gpu_layers=3, main_gpu=2, repack=False, flash_attn="on", cache_type_k="q8_0", kv_offload=False),
+        Offload(gpu_layers="all", tensor_split=(3.0, 0.5), flash_attn="off", cache_type_v="f32"),
+    ):
+        llama.LlamaBackend(llama.LlamaModel(Path(trial.path), offload), SIZES)
+    default, one, split = told.model
+    assert [params.n_gpu_layers for params in told.model] == [-1, 3, -1]
+    assert [params.use_extra_bufts for params in told.model] == [True, False, True]
+    assert (default.split_mode, split.split_mode) == (llama_cpp.LLAMA_SPLIT_MODE_LAYER,) * 2
+    assert (one.split_mode, one.main_gpu) == (llama_cpp.LLAMA_SPLIT_MODE_NONE, 2)
+    assert split.tensor_split[:4] == [3.0, 0.5, 0.0, 0.0]
+    assert not default.tensor_split
+    assert [params.flash_attn_type for params in told.context] == [-1, 1, 0]
+    assert [params.offload_kqv for params in told.context] == [True, False, True]
+    # ggml.h: f32 is 0, f16 1, q8_0 8
+    assert [(params.type_k, params.type_v) for params in told.context] == [(1, 1), (8, 1), (1, 0)]
+
+
+@pytest.mark.parametrize(
+    ("mmap", "mlock", "mode"),
+    [
+        (None, False, "AUTO"),
+        (True, False, "MMAP"),
+        (False, False, "NONE"),
+        (None, True, "MMAP_MLOCK"),
+        (True, True, "MMAP_MLOCK"),
+        (False, True, "MLOCK"),
+    ],
+)
+def test_how_the_file_is_read(
+    trial: Trial, monkeypatch: pytest.MonkeyPatch, mmap: bool | None, mlock: bool, mode: str
+) -> None:
+    told = Told(monkeypatch)
+    llama.LlamaModel(Path(trial.path), Offload(mmap=mmap, mlock=mlock))
+    assert told.model[0].load_mode == getattr(llama_cpp, f"LLAMA_LOAD_MODE_{mode}")
 
 
 def test_a_vocabulary_outlives_its_backend(trial: Trial) -> None:
     """The last tokens of a stream are looked up when the engine has closed the backend already."""
-    model = llama.LlamaModel(Path(trial.path), None)
+    model = llama.LlamaModel(Path(trial.path), Offload())
     vocabulary = model.vocabulary
-    backend = llama.LlamaBackend(model, llama.Sizes(64, 256, 1, 16, 1, 1))
+    backend = llama.LlamaBackend(model, SIZES)
     backend.close()
     del model, backend
     assert vocabulary.name(1) == b"<s>"

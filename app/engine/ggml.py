@@ -1,0 +1,107 @@
+"""What ggml tells of devices, types and files, through functions that llama_cpp has but does not bind.
+
+Owns their signatures; the library itself is handed in by `app.engine.llama`.
+"""
+
+import ctypes
+import os
+import re
+from collections.abc import Iterator
+from ctypes import POINTER, byref, c_bool, c_char_p, c_int, c_int64, c_size_t, c_void_p
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from app.errors import ModelError
+
+_GPU_KINDS = (1, 2)
+"""GGML_BACKEND_DEVICE_TYPE_GPU and _IGPU."""
+_N_TYPES = 64
+_PART = re.compile(r"-\d{5}-of-(\d{5})\.gguf$")
+
+
+class _NoData(ctypes.Structure):
+    """gguf_init_params: the table of tensors alone, without what is in them."""
+
+    _fields_ = (("no_alloc", c_bool), ("context", c_void_p))
+
+
+_FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
+    "ggml_backend_dev_count": (c_size_t, []),
+    "ggml_backend_dev_get": (c_void_p, [c_size_t]),
+    "ggml_backend_dev_name": (c_char_p, [c_void_p]),
+    "ggml_backend_dev_description": (c_char_p, [c_void_p]),
+    "ggml_backend_dev_memory": (None, [c_void_p, POINTER(c_size_t), POINTER(c_size_t)]),
+    "ggml_backend_dev_type": (c_int, [c_void_p]),
+    "ggml_backend_reg_count": (c_size_t, []),
+    "ggml_backend_reg_get": (c_void_p, [c_size_t]),
+    "ggml_backend_reg_name": (c_char_p, [c_void_p]),
+    "ggml_type_name": (c_char_p, [c_int]),
+    "gguf_init_from_file": (c_void_p, [c_char_p, _NoData]),
+    "gguf_free": (None, [c_void_p]),
+    "gguf_get_n_tensors": (c_int64, [c_void_p]),
+    "gguf_get_tensor_name": (c_char_p, [c_void_p, c_int64]),
+    "gguf_get_tensor_size": (c_size_t, [c_void_p, c_int64]),
+}
+
+
+class Device(NamedTuple):
+    """A device that computes. n_free: bytes; 0 where it does not tell."""
+
+    name: str
+    description: str
+    is_gpu: bool
+    n_free: int
+
+
+class Ggml:
+    """ggml's functions in an open library, or in those that it was linked to."""
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        self._call: dict[str, Any] = {}
+        for name, (result, arguments) in _FUNCTIONS.items():
+            function = self._call[name] = getattr(library, name)
+            function.restype, function.argtypes = result, arguments
+
+    def devices(self) -> list[Device]:
+        """Every device that the build and the machine have, the processor among them."""
+        get, count = self._call["ggml_backend_dev_get"], self._call["ggml_backend_dev_count"]
+        return [self._device(get(i)) for i in range(count())]
+
+    def _device(self, handle: int) -> Device:
+        name, description = (
+            self._call[f"ggml_backend_dev_{of}"](handle).decode("utf-8", "replace") for of in ("name", "description")
+        )
+        free, total = c_size_t(), c_size_t()
+        self._call["ggml_backend_dev_memory"](handle, byref(free), byref(total))
+        is_gpu = self._call["ggml_backend_dev_type"](handle) in _GPU_KINDS
+        return Device(name, description, is_gpu, free.value)
+
+    def backends(self) -> list[str]:
+        """What the library was built for: CPU, CUDA, ..."""
+        get, name = self._call["ggml_backend_reg_get"], self._call["ggml_backend_reg_name"]
+        return [name(get(i)).decode() for i in range(self._call["ggml_backend_reg_count"]())]
+
+    def type_of(self, name: str) -> int:
+        """The number of a type, e.g. q8_0."""
+        return next(i for i in range(_N_TYPES) if self._call["ggml_type_name"](i) == name.encode())
+
+    def tensors(self, path: Path) -> Iterator[tuple[str, int]]:
+        """Name and bytes of each tensor of a model, of all its files. Raises ModelError where one cannot be read."""
+        for part in _parts(path):
+            table = self._call["gguf_init_from_file"](os.fsencode(part), _NoData(True, None))
+            if not table:
+                raise ModelError(f"{part}: llama.cpp cannot read this file; it may be cut off: download it again.")
+            try:
+                for i in range(self._call["gguf_get_n_tensors"](table)):
+                    name = self._call["gguf_get_tensor_name"](table, i).decode("utf-8", "replace")
+                    yield name, self._call["gguf_get_tensor_size"](table, i)
+            finally:
+                self._call["gguf_free"](table)
+
+
+def _parts(path: Path) -> list[Path]:
+    """A model's files: its own, or all of those that it was split into."""
+    if not (found := _PART.search(path.name)):
+        return [path]
+    stem = path.name[: found.start()]
+    return [path.with_name(f"{stem}-{i:05}-of-{found[1]}.gguf") for i in range(1, int(found[1]) + 1)]
