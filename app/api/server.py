@@ -13,6 +13,7 @@ from types import FrameType
 import uvicorn
 from litestar.types import ASGIApp
 
+from app.api.wire import Protocol
 from app.errors import StartError
 
 KEEP_ALIVE_SECONDS = 75
@@ -108,7 +109,7 @@ def server_of(app: ASGIApp, end: End) -> uvicorn.Server:
     config = uvicorn.Config(
         app,
         loop="uvloop",
-        http="httptools",
+        http=Protocol,
         lifespan="on",
         log_config=None,
         log_level="warning",
