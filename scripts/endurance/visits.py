@@ -66,11 +66,12 @@ async def _visit(server: Server, wish: Wish) -> Visit:
         body += await reader.read()
     finally:
         writer.transport.abort()  # whoever hangs up does not take leave
-    outcome, problem = _judged(wish, answered, body)
+    outcome, problem = judged(wish, answered, body)
     return Visit(wish, outcome, body, seconds, time.perf_counter(), problem)
 
 
-def _judged(wish: Wish, head: bytes, body: bytes) -> tuple[Outcome, str]:
+def judged(wish: Wish, head: bytes, body: bytes) -> tuple[Outcome, str]:
+    """The outcome of an answer, and what is wrong with it. Raises ValueError where it is cut off."""
     status = int(head.split(b" ", 2)[1])
     if status == 429 and b"\r\nretry-after: " in head.lower():
         return Outcome.TOLD_OFF, ""
