@@ -152,6 +152,7 @@ def create_engine(settings: Settings, loaded: Loaded) -> Engine:
         settings.max_waiting,
         keeps=settings.prefix_cache,
         drafts=settings.draft == "prompt",
+        patience=settings.step_timeout,
     )
 
 

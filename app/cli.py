@@ -59,6 +59,10 @@ def _settings(function: Callable[..., None]) -> Callable[..., None]:
         click.option("--max-waiting", metavar="N", type=int, help="Requests that may wait in line [256]."),
         click.option("--drain-seconds", metavar="N", type=int, help="Time that running requests have at the end [30]."),
         click.option(
+            "--step-timeout", metavar="SECONDS", type=float,
+            help="A step that takes longer means that the engine hangs: /health turns 503 [300].",
+        ),
+        click.option(
             "--request-timeout", metavar="SECONDS", type=float, help="Longest that a request may take [no limit]."
         ),
         click.option(

@@ -51,7 +51,7 @@ def test_every_setting_can_be_set_from_every_source(tmp_path: Path) -> None:
         "strict": True, "api_key": ["k", "l"], "api_key_file": str(keys), "cors_origin": ["*", "null"],
         "fim_order": "spm", "fim_template": "<P>{prefix}<S>{suffix}", "insertion": "search",
         "prefix_cache": True, "draft": "prompt", "repack": True, "drain_seconds": 11,
-        "request_timeout": 1.5, "log_json": True, "log_prompts": True,
+        "request_timeout": 1.5, "step_timeout": 2.5, "log_json": True, "log_prompts": True,
     }  # fmt: skip
     more = set(FIELDS) - set(values)
     wanted = Settings(**values | {key: tuple(values[key]) for key in LISTS} | {"api_key": ("k", "l", "m")})

@@ -1,42 +1,33 @@
-"""uvicorn's side of a connection, where it would answer by itself, or wait for ever.
+"""What uvicorn would refuse by itself, or read without end: bytes that are no HTTP, and a request's head.
 
-What is no HTTP is refused in the one envelope; a request's head has a longest length, and its next byte a latest time.
+Owns the form of these refusals, the one envelope; the framework never sees such requests.
 """
 
-import asyncio
 import secrets
 from typing import Any
 
 import msgspec
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from app.api.connection import Connection
 from app.schemas import ErrorBody, ErrorResponse
 
 MAX_HEAD = 1 << 17
 """Bytes of a request's line and headers, give or take what arrives at once."""
-STALL_SECONDS = 60.0
-"""What a client has for the next byte of a request that it has begun."""
 
 
-class Protocol(HttpToolsProtocol):
-    """One connection."""
+class Wire(Connection):
+    """A connection whose refusals are ours."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._is_in_head = False
         self._n_head = 0
-        self._stall: asyncio.TimerHandle | None = None
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
         self._n_head += len(data)
         if self._is_in_head and self._n_head > MAX_HEAD and not self.transport.is_closing():
             self.send_400_response(f"The request's line and headers are over the limit of {MAX_HEAD} bytes.")
-        self._watch()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._unwatch()
-        super().connection_lost(exc)
 
     def on_message_begin(self) -> None:
         self._is_in_head, self._n_head = True, 0
@@ -55,19 +46,3 @@ class Protocol(HttpToolsProtocol):
         )
         self.transport.write(head.encode() + body)
         self.transport.close()
-
-    def _watch(self) -> None:
-        """Begin to wait for the rest of a request, where it is not whole."""
-        self._unwatch()
-        if not self.transport.is_closing() and (self._is_in_head or (self.cycle and self.cycle.more_body)):
-            self._stall = self.loop.call_later(STALL_SECONDS, self._stalled)
-
-    def _unwatch(self) -> None:
-        if self._stall:
-            self._stall.cancel()
-
-    def _stalled(self) -> None:
-        if self.flow.read_paused:  # it is we who do not read
-            self._watch()
-        else:
-            self.transport.abort()

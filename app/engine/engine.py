@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Callable, Hashable
 from collections.abc import Sequence as Ordered
 from dataclasses import dataclass
 from queue import SimpleQueue
+from time import monotonic
 
 from app.engine.backend import Backend
 from app.engine.batcher import Batcher, Outcome
@@ -21,6 +22,9 @@ from app.engine.stats import Snapshot
 from app.errors import GenerationFailed, Overloaded, SegueError, Unavailable
 
 logger = logging.getLogger("segue.engine")
+
+PATIENCE = 300.0
+"""Seconds after which a step counts as hung. A large model reads a full batch in minutes on a small machine."""
 
 
 class Run:
@@ -98,9 +102,16 @@ class Engine:
     """Runs a Batcher in a thread of its own. `start`, `submit` and `close` are called on one event loop."""
 
     def __init__(
-        self, backend: Backend, budget: Budget, max_waiting: int, *, keeps: bool = False, drafts: bool = False
+        self,
+        backend: Backend,
+        budget: Budget,
+        max_waiting: int,
+        *,
+        keeps: bool = False,
+        drafts: bool = False,
+        patience: float = PATIENCE,
     ) -> None:
-        """keeps, drafts: as a Batcher has them."""
+        """keeps, drafts: as a Batcher has them. patience: seconds that a step may take."""
         self._backend = backend
         self._batcher = Batcher(backend, budget, keeps=keeps, drafts=drafts)
         self._budget = budget
@@ -108,6 +119,9 @@ class Engine:
         self._inbox: SimpleQueue[Submit | Cancel | Close] = SimpleQueue()
         self._thread = threading.Thread(target=self._work, name="segue-engine", daemon=True)
         self._loop: asyncio.AbstractEventLoop
+        self._patience = patience
+        self._step_began: float | None = None
+        self._watch: asyncio.Task[None] | None = None
         self._live: dict[Hashable, Run] = {}
         self._is_closing = False
         self._has_died = False
@@ -115,7 +129,13 @@ class Engine:
     @property
     def is_healthy(self) -> bool:
         """Whether a token could be generated now."""
-        return self._thread.is_alive() and not self._is_closing and not self._has_died
+        return self._thread.is_alive() and not (self._is_closing or self._has_died or self.is_stuck)
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether a step has been going on for longer than one may."""
+        began = self._step_began
+        return began is not None and monotonic() - began > self._patience
 
     @property
     def n_waiting(self) -> int:
@@ -150,6 +170,16 @@ class Engine:
         """Start the thread; outcomes go to the running event loop."""
         self._loop = asyncio.get_running_loop()
         self._thread.start()
+        self._watch = self._loop.create_task(self._watch_over())
+
+    async def _watch_over(self) -> None:
+        """Tell those who wait for a step that does not end. Should it end after all, it goes on without them."""
+        while True:
+            await asyncio.sleep(self._patience / 8)
+            if self.is_stuck and self._live:
+                logger.error("a step has been going on for more than %g s; its requests fail", self._patience)
+                for run in list(self._live.values()):
+                    run.expire(Unavailable(f"The engine is stuck in a step of more than {self._patience:g} s."))
 
     def submit(self, jobs: Ordered[Job], *, queues: bool = True) -> Run:
         """Queue the jobs of one request. Raises Overloaded where the line is full, Unavailable where none is taken.
@@ -157,7 +187,9 @@ class Engine:
         queues: off for more work of a request that was taken already, which no full line may turn away.
         """
         if not self.is_healthy:
-            raise Unavailable("The server is shutting down." if self._is_closing else "The engine has stopped.")
+            raise Unavailable(
+                "The server is shutting down." if self._is_closing else "The engine has stopped, or hangs."
+            )
         n_idle = self._budget.n_parallel - self.n_running
         if queues and self.n_waiting >= self._max_waiting + n_idle:
             raise Overloaded(f"The waiting line is full: it takes {self._max_waiting} requests (--max-waiting).")
@@ -171,13 +203,19 @@ class Engine:
         self._inbox.put(Cancel(run))
 
     async def close(self) -> None:
-        """Stop after the current step; whatever is unfinished fails with Unavailable. May be called again."""
+        """Stop after the current step; whatever is unfinished fails with Unavailable. May be called again.
+
+        A step that hangs is left to itself, and the backend with it.
+        """
         self._is_closing = True
         self._inbox.put(Close())
+        if self._watch:
+            self._watch.cancel()
         if self._thread.is_alive():
-            await asyncio.to_thread(self._thread.join)
+            await asyncio.to_thread(self._thread.join, 0 if self.is_stuck else self._patience)
         self._fail_all()
-        self._backend.close()
+        if not self._thread.is_alive():
+            self._backend.close()
 
     def _fail_all(self) -> None:
         for run in list(self._live.values()):
@@ -195,12 +233,15 @@ class Engine:
     def _work(self) -> None:
         try:
             while self._receive():
-                if step := self._batcher.step():
+                self._step_began = monotonic()
+                step = self._batcher.step()
+                self._step_began = None
+                if step:
                     self._loop.call_soon_threadsafe(self._deliver, step)
         except Exception:
             logger.exception("the engine has stopped")
             self._batcher.stats.n_faults += 1
-            self._has_died = True
+            self._has_died, self._step_began = True, None
             self._loop.call_soon_threadsafe(self._fail_all)
 
     def _receive(self) -> bool:

@@ -5,13 +5,12 @@ import re
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
 import pytest
 
-from app.api import server, wire
+from app.api import wire
 from tests.conftest import Served
 from tests.servers import events, strict_json
 
@@ -135,39 +134,3 @@ async def test_ten_megabytes_of_anything_are_refused_while_others_are_served(bpe
         assert small.status_code == 200
         assert len(events((await streaming).content)) > 100
     still_works(bpe)
-
-
-class Silent:
-    """An ASGI application that reads a body, and says nothing."""
-
-    def __init__(self) -> None:
-        self.has_lost = asyncio.Event()
-
-    async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
-        while (await receive())["type"] != "http.disconnect":
-            pass
-        self.has_lost.set()
-
-
-@pytest.mark.parametrize("begun", [b"POST / HT", POST, POST + BODY[:5]])
-async def test_who_stops_in_the_middle_of_a_request_is_cut_off(monkeypatch: pytest.MonkeyPatch, begun: bytes) -> None:
-    monkeypatch.setattr(wire, "STALL_SECONDS", 0.05)
-
-    async def stop() -> None:
-        pass
-
-    app: Any = Silent()
-    running = server.server_of(app, server.End(lambda: None, stop, 0.1))
-    running.config.lifespan = "off"
-    with server.bind("127.0.0.1", 0) as listener:
-        serving = asyncio.ensure_future(running.serve([listener]))
-        reader, writer = await asyncio.open_connection(*listener.getsockname())
-        writer.write(begun)
-        async with asyncio.timeout(30):
-            with pytest.raises((ConnectionResetError, asyncio.IncompleteReadError)):
-                await reader.readexactly(1)
-            if begun.startswith(POST):
-                await app.has_lost.wait()
-        writer.close()
-        running.should_exit = True
-        await serving

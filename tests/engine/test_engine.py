@@ -44,9 +44,13 @@ class Gate:
 
 @asynccontextmanager
 async def engine_of(
-    backend: FakeBackend, n_parallel: int = 4, max_waiting: int = 16, gate: Gate | None = None
+    backend: FakeBackend,
+    n_parallel: int = 4,
+    max_waiting: int = 16,
+    gate: Gate | None = None,
+    patience: float = 2 * PATIENCE,
 ) -> AsyncIterator[Engine]:
-    engine = Engine(backend, Budget(n_parallel, 64, 16, 64), max_waiting)
+    engine = Engine(backend, Budget(n_parallel, 64, 16, 64), max_waiting, patience=patience)
     engine.start()
     try:
         with anyio.fail_after(PATIENCE):
@@ -311,3 +315,46 @@ async def test_no_run_is_taken_once_the_others_have_failed(monkeypatch: pytest.M
                 engine.submit([job([1], 1)])
         finally:
             is_checked.set()
+
+
+# Hanging
+
+
+async def test_a_step_that_hangs_turns_health_and_tells_who_waits_and_ends_in_service_again() -> None:
+    backend = FakeBackend()
+    gate = Gate(backend)
+    async with engine_of(backend, gate=gate, patience=0.05) as engine:
+        for run in (engine.submit([job([1, 2], 3)]), engine.submit([job([3], 3)])):
+            with pytest.raises(Unavailable, match="stuck"):
+                await result_of(run)
+        assert not engine.is_healthy
+        with pytest.raises(Unavailable):
+            engine.submit([job([1], 1)])
+        gate.open()
+        work = job([1, 2, 3], 4)
+        same(await result_of(await submitted(engine, work)), alone(work))
+        assert engine.is_healthy
+        assert engine.n_running == 0
+
+
+async def submitted(engine: Engine, work: Job) -> Run:
+    """As soon as the engine takes it."""
+    while True:
+        try:
+            return engine.submit([work])
+        except Unavailable:
+            await asyncio.sleep(0)
+
+
+async def test_a_hanging_engine_is_closed_without_its_backend() -> None:
+    backend = FakeBackend()
+    gate = Gate(backend)
+    engine = Engine(backend, Budget(4, 64, 16, 64), 4, patience=0.05)
+    engine.start()
+    run = engine.submit([job([1, 2], 3)])
+    with pytest.raises(Unavailable):
+        await result_of(run)
+    with anyio.fail_after(PATIENCE):
+        await engine.close()
+    assert not backend.is_closed
+    gate.open()
