@@ -25,7 +25,7 @@ N_CONNECTIONS = 64
 LOAD_FLAGS = ("--ctx-size", "2048", "--cache-size", "8192")
 """Smaller than what is asked at once, so that the cache turns over."""
 GROWTH_MB = 50
-TAIL = 20
+TAIL = 5
 """How many times as long as at the median the first byte may take at the 99th percentile: prompts differ by as much."""
 READING_SECONDS = 0.5
 
@@ -55,7 +55,7 @@ class Tally:
             self.firsts.append(visit.seconds)
         if visit.problem:
             self.problems.append(visit.problem)
-            print(f"soak: {visit.wish.body[:300]!r}: {visit.problem}", file=sys.stderr)
+            print(f"soak: {visit.wish.body[:120]!r}: {visit.problem}", file=sys.stderr)
 
 
 Phase = Callable[[Server, Plan], Coroutine[Any, Any, list[Check]]]

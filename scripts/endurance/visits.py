@@ -66,8 +66,22 @@ async def _visit(server: Server, wish: Wish) -> Visit:
         body += await reader.read()
     finally:
         writer.transport.abort()  # whoever hangs up does not take leave
+    if b"\r\ntransfer-encoding: chunked" in answered.lower():
+        body = unchunked(body)
     outcome, problem = judged(wish, answered, body)
     return Visit(wish, outcome, body, seconds, time.perf_counter(), problem)
+
+
+def unchunked(data: bytes) -> bytes:
+    """A body without its framing. Raises ValueError where it is cut off."""
+    pieces: list[bytes] = []
+    while True:
+        length, _, data = data.partition(b"\r\n")
+        n = int(length, 16)
+        if not n:
+            return b"".join(pieces)
+        pieces.append(data[:n])
+        data = data[n + 2 :]
 
 
 def judged(wish: Wish, head: bytes, body: bytes) -> tuple[Outcome, str]:
@@ -80,7 +94,7 @@ def judged(wish: Wish, head: bytes, body: bytes) -> tuple[Outcome, str]:
     if status != 200:
         return (Outcome.REFUSED, "") if set(json.loads(body)) == {"error"} else (Outcome.FAILED, repr(body[:300]))
     if (n_ends := _ends(wish, body)) != wish.n_choices:
-        return Outcome.FAILED, f"{n_ends} choices of {wish.n_choices} have an end: {body[-300:]!r}"
+        return Outcome.FAILED, f"{n_ends} choices of {wish.n_choices} have an end: {body[-120:]!r}"
     return Outcome.DONE, ""
 
 
@@ -97,7 +111,7 @@ def answers(wish: Wish, body: bytes) -> list[Any]:
         return [json.loads(body)]
     *events, done, rest = body.split(b"\n\n")
     if (done, rest) != (b"data: [DONE]", b""):
-        raise ValueError(f"a stream without its end: {body[-300:]!r}")
+        raise ValueError(f"a stream without its end: {body[-120:]!r}")
     return [json.loads(event.removeprefix(b"data: ")) for event in events]
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from scripts.endurance.readings import Reading, parsed
 from scripts.endurance.verdict import MB, all_met, at_least, at_most, growth, percentile
-from scripts.endurance.visits import Outcome, Visit, judged, said
+from scripts.endurance.visits import Outcome, Visit, judged, said, unchunked
 from scripts.endurance.wishes import LEAVERS, Model, Wish, completion, wishes
 from tests.conftest import Served
 
@@ -53,6 +53,12 @@ def test_an_answer_is_whole_right_or_failed(wish: Wish, head: bytes, body: bytes
 def test_an_answer_that_is_cut_off_is_none(wish: Wish, body: bytes) -> None:
     with pytest.raises(ValueError):  # noqa: PT011 -- json's and ours
         judged(wish, OK, body)
+
+
+def test_chunks_are_joined_and_a_body_without_its_last_is_cut_off() -> None:
+    assert unchunked(b"3\r\na\r\n\r\nb\r\n0123456789a\r\n0\r\n\r\n") == b"a\r\n0123456789a"
+    with pytest.raises(ValueError, match="invalid literal"):
+        unchunked(b"3\r\nabc\r\n")
 
 
 def test_the_text_of_an_answer_is_the_same_plain_and_streamed() -> None:
