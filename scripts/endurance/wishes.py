@@ -13,7 +13,7 @@ from scripts.benchmark.texts import text
 Body = dict[str, Any]
 LEAVERS, BAD = 1 / 3, 1 / 10
 """Shares of the requests: those whose client hangs up, and those that must be refused."""
-HASTE = 4.0
+HASTE = 1.0
 """Seconds within which whoever hangs up does so."""
 LONGEST = 48
 """Tokens of a completion."""

@@ -21,7 +21,7 @@ from tests.servers import envelope, payloads_of, strict_json
 N_EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "0"))
 """Set by scripts/fuzz, which also gives the seed."""
 FUZZ = settings(
-    max_examples=N_EXAMPLES or 40, derandomize=not N_EXAMPLES, database=None, deadline=None,
+    max_examples=N_EXAMPLES or 12, derandomize=not N_EXAMPLES, database=None, deadline=None,
     suppress_health_check=list(HealthCheck),
 )  # fmt: skip
 DOORS = {

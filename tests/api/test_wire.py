@@ -108,6 +108,7 @@ LARGE = {
     "one word": b'{"prompt": "' + b"a" * 10 * MIB + b'"}',
     "ids": b'{"prompt": [' + b"5," * (5 * MIB) + b"5]}",
     "prompts": b'{"prompt": [' + b'"",' * (3 * MIB) + b"5]}",
+    "empty prompts": b'{"prompt": [' + b'"",' * (3 * MIB) + b'""]}',
     "stops": b'{"prompt": "a", "stop": [' + b'"x",' * (2 * MIB) + b'"x"]}',
     "a stop": b'{"prompt": "a", "stop": "' + b"x" * 10 * MIB + b'"}',
     "biases": b'{"prompt": "a", "logit_bias": {' + b",".join(b'"%d": 1' % i for i in range(MIB)) + b"}}",
