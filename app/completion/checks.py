@@ -110,7 +110,8 @@ def prompt_forms(request: CompletionRequest, n_vocab: int) -> list[str | list[in
     n_candidates = len(prompt) * (request.best_of or request.n or 1)
     if n_candidates > MAX_CANDIDATES:
         raise InvalidRequest(
-            f"prompt has {len(prompt)} prompts, {n_candidates} candidates in all; at most {MAX_CANDIDATES} are allowed.",
+            f"prompt has {len(prompt)} prompts, and {n_candidates} candidates in all; at most {MAX_CANDIDATES} are "
+            "allowed.",
             "prompt",
         )
     forms: list[str | list[int]] = []
