@@ -160,7 +160,7 @@ async def line(server: Server, plan: Plan) -> list[Check]:
     ]
 
 
-N_LONG, N_FITTING, CONTEXT = 16, 4, 512
+N_LONG, N_FITTING, CONTEXT = 16, 4, 256
 ROOM_FLAGS = ("--parallel", str(N_LONG), "--ctx-size", str(CONTEXT), "--cache-size", str(N_FITTING * CONTEXT))
 
 
