@@ -13,7 +13,7 @@ from types import FrameType
 import uvicorn
 from litestar.types import ASGIApp
 
-from app.api.connection import Connection
+from app.api.wire import Wire
 from app.errors import StartError
 
 KEEP_ALIVE_SECONDS = 75
@@ -109,7 +109,7 @@ def server_of(app: ASGIApp, end: End) -> uvicorn.Server:
     config = uvicorn.Config(
         app,
         loop="uvloop",
-        http=Connection,
+        http=Wire,
         lifespan="on",
         log_config=None,
         log_level="warning",

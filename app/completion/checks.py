@@ -14,6 +14,9 @@ from app.schemas import CompletionRequest
 MAX_STOP_CHARS = 4096
 """Stop strings are matched by an automaton with a state a character: a bound on what one request may build."""
 
+MAX_CANDIDATES = 1 << 14
+"""Of one request, over all its prompts: each has a place in memory long before it runs."""
+
 
 @dataclass(frozen=True, slots=True)
 class Rules:
@@ -104,6 +107,13 @@ def prompt_forms(request: CompletionRequest, n_vocab: int) -> list[str | list[in
         raise InvalidRequest("prompt is an empty list; give at least one prompt, or one token id.", "prompt")
     if all(isinstance(item, int) for item in prompt):
         return [_ids(prompt, n_vocab)]
+    n_candidates = len(prompt) * (request.best_of or request.n or 1)
+    if n_candidates > MAX_CANDIDATES:
+        raise InvalidRequest(
+            f"prompt has {len(prompt)} prompts, and {n_candidates} candidates in all; at most {MAX_CANDIDATES} are "
+            "allowed.",
+            "prompt",
+        )
     forms: list[str | list[int]] = []
     for item in prompt:
         if type(item) is not type(prompt[0]) or isinstance(item, int):

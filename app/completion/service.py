@@ -142,7 +142,7 @@ class CompletionService:
         asked = self._prompts(request)
         sought = self._infill.suffix(request.suffix) if request.suffix and self._infill.searches else []
         for prompt in asked:
-            self._check_length(prompt, max_tokens(request) + len(sought[:SUFFIX_TOKENS]))
+            self._check_length(len(prompt.tokens), max_tokens(request) + len(sought[:SUFFIX_TOKENS]))
         envelope = Completion(
             id=f"cmpl-{secrets.token_hex(16)}",
             object="text_completion",
@@ -167,13 +167,15 @@ class CompletionService:
         if not isinstance(form, str):
             if suffix:
                 raise InvalidRequest("suffix needs a prompt that is text; this one is token ids.", "suffix")
+            # Before they are made text, which takes seconds for millions.
+            self._check_length(len(form) if last is None else min(len(form), last), max_tokens(request))
             return prompts.from_tokens(self._vocabulary, form, last)
         if suffix and not self._infill.searches:
             return self._infill.prompt(form, suffix, last)
         return prompts.from_text(self._vocabulary, form, last)
 
-    def _check_length(self, prompt: Prompt, n_completion: int) -> None:
-        n_context, n_prompt = self.served.n_context, len(prompt.tokens)
+    def _check_length(self, n_prompt: int, n_completion: int) -> None:
+        n_context = self.served.n_context
         if n_prompt + n_completion > n_context:
             raise ContextLengthExceeded(
                 f"This model's context is {n_context} tokens (--ctx-size), but the request is for "

@@ -1,7 +1,16 @@
 """Prompt and completion against the context."""
 
+from typing import cast
+
 import pytest
 
+from app.completion import service
+from app.completion.checks import Rules
+from app.completion.infill import Infill
+from app.engine.backend import Vocabulary
+from app.engine.engine import Engine
+from app.errors import ContextLengthExceeded
+from app.schemas import CompletionRequest
 from tests.conftest import Served
 
 N_CONTEXT = 512
@@ -49,3 +58,18 @@ def test_the_context_counts_a_bos_that_the_server_adds(strict: Served) -> None:
     error = strict.api.refused(prompt=text, max_tokens=room + 1)
     assert error["code"] == "context_length_exceeded"
     assert str(n_tokens) in error["message"]
+
+
+class Mute:
+    """A vocabulary that has a size, and is asked for nothing else."""
+
+    n_tokens = 10
+
+
+@pytest.mark.parametrize("last", [None, 9])
+def test_ids_beyond_the_context_are_refused_before_they_are_made_text(last: int | None) -> None:
+    vocabulary, served = cast(Vocabulary, Mute()), service.Served(("toy",), "fp_0", 8)
+    asked = service.CompletionService(cast(Engine, None), vocabulary, served, Rules(), Infill(vocabulary))
+    with pytest.raises(ContextLengthExceeded, match=r"12: 9 in the prompt, 3 in the completion") as refused:
+        asked.prepare(CompletionRequest(prompt=[1] * 9, max_tokens=3, truncate_prompt_tokens=last))
+    assert refused.value.param == "prompt"

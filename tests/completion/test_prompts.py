@@ -194,6 +194,14 @@ def test_one_bad_prompt_refuses_the_whole_list_also_streamed(served: Served) -> 
         assert error["param"] == "prompt"
 
 
+@pytest.mark.parametrize(("n_prompts", "fields"), [(16385, {}), (129, {"n": 128}), (820, {"best_of": 20})])
+def test_more_candidates_than_memory_is_kept_for_are_refused(served: Served, n_prompts: int, fields: Any) -> None:
+    error = served.api.refused(prompt=["a"] * n_prompts, **fields)
+    assert error["param"] == "prompt"
+    assert str(n_prompts) in error["message"]
+    assert "16384" in error["message"]
+
+
 def test_only_the_last_tokens_are_read_when_truncated(served: Served) -> None:
     ids = served.oracle.read(HELLO).ids
     for last in (1, 3, len(ids), len(ids) + 5):

@@ -1,0 +1,1 @@
+"""What scripts/soak is made of."""
