@@ -57,7 +57,7 @@ class Record:
     texts: dict[Candidate, list[str]] | None = None
     _queued: float = 0.0
     _n_sampled: dict[Candidate, int] = field(default_factory=dict)
-    _begun: dict[Candidate, tuple[float, int]] = field(default_factory=dict)
+    _read: dict[int, float] = field(default_factory=dict)
     _n_following: int = 0
     _seconds_following: float = 0.0
 
@@ -75,6 +75,7 @@ class Record:
         if isinstance(event, Delta | Finished):
             self._count_tokens(event)
         elif isinstance(event, PromptRead):
+            self._read[event.job] = self._elapsed()
             self.n_prompts += 1
             self.n_read += self.lengths[event.job]
             self.n_cached += event.n_cached
@@ -84,18 +85,17 @@ class Record:
 
     def _count_tokens(self, event: Delta | Finished) -> None:
         key = event.job, event.candidate
-        if key not in self._n_sampled:
-            now = self._elapsed()
-            self._begun[key] = now, event.n_sampled
-            if self.first is None and event.n_sampled:
-                self.first = now
+        # A first token is drawn in the step that reads the last of its prompt, whenever there is text to tell of.
+        began = self._read[event.job]
+        if self.first is None and event.n_sampled:
+            self.first = began
         self._n_sampled[key] = event.n_sampled
         if self.texts is not None:
             self.texts.setdefault(key, []).append(event.text)
         if isinstance(event, Finished):
-            began, n_before = self._begun[key]
-            self._seconds_following += self._elapsed() - began
-            self._n_following += event.n_sampled - n_before
+            n_following = max(event.n_sampled - 1, 0)
+            self._seconds_following += (self._elapsed() - began) if n_following else 0.0
+            self._n_following += n_following
             self.reasons[event.reason.value] += 1
 
     def _elapsed(self) -> float:

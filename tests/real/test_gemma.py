@@ -1,11 +1,14 @@
 """The real model: what a toy cannot show."""
 
 import random
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.servers import Api
+from tests.servers import Api, environment
 
 pytestmark = pytest.mark.real
 
@@ -28,6 +31,26 @@ def test_a_fluent_text_scores_above_its_shuffled_words(gemma: Api) -> None:
     fluent, shuffled = scores(gemma, TEXT), scores(gemma, " ".join(words))
     assert sum(fluent) / len(fluent) > sum(shuffled) / len(shuffled) + 1
     assert sum(fluent) / len(fluent) > -6
+
+
+LOADING = """
+import os, sys
+from pathlib import Path
+from app.engine.llama import LlamaBackend, LlamaModel
+from app.engine.offload import Offload
+from app.engine.sizes import Sizes
+before = len(os.listdir("/proc/self/task"))
+backend = LlamaBackend(LlamaModel(Path(sys.argv[1]), Offload()), Sizes(256, 256, 64, 64, 64, 2))
+print(before, len(os.listdir("/proc/self/task")))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="threads are counted in /proc")
+def test_loading_leaves_no_helpers_behind_that_would_slow_the_engines_own(real_model: Path) -> None:
+    command = [sys.executable, "-c", LOADING, str(real_model)]
+    said = subprocess.run(command, check=True, capture_output=True, text=True, env=environment()).stdout
+    before, after = map(int, said.split())
+    assert after == before
 
 
 def test_the_example_of_the_readme(gemma: Api) -> None:
