@@ -6,7 +6,6 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from litestar import Litestar
@@ -35,7 +34,7 @@ from app.engine.engine import Engine
 from app.engine.llama import MAX_SLOTS, LlamaBackend, LlamaModel, Sizes
 from app.engine.scheduler import Budget
 from app.errors import SettingsError
-from app.names import names_of
+from app.names import file_of, names_of
 from app.schemas import Model, ModelList, ModelMeta, Props
 from app.settings import Settings
 
@@ -70,10 +69,8 @@ class Loaded:
 
 def load(settings: Settings, progress: Callable[[float], None] | None = None) -> Loaded:
     """Read the model that the settings name. Raises StartError."""
-    if settings.model is None:
-        raise SettingsError("model is missing: name a GGUF file with --model PATH, or start by scripts/serve.")
+    path = file_of(settings.model)
     check_template(settings.fim_template)  # before the model, which takes its time
-    path = Path(settings.model)
     header.check(path)
     probe.check(probe.Trial(str(path), settings.gpu_layers, settings.repack, n_threads(settings)))
     model = LlamaModel(path, settings.gpu_layers, progress, repack=settings.repack)
