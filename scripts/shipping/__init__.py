@@ -1,1 +1,1 @@
-"""How segue is packed, and how a package is tried: what `scripts/container-test` and `scripts/build-binary` are made of."""
+"""How segue is packed, and how a package is tried: scripts/container-test and scripts/build-binary."""

@@ -29,6 +29,8 @@ PYINSTALLER = (
     "--hidden-import=uvicorn.lifespan.on",
     "--hidden-import=uvicorn.loops.uvloop",
     "--hidden-import=uvicorn.protocols.http.httptools_impl",
+    "--exclude-module=faker",  # litestar's examples, for a schema that segue writes itself
+    "--exclude-module=polyfactory",
     "--exclude-module=tkinter",
 )  # fmt: skip
 """uvicorn chooses these three by name (app/api/server.py)."""
@@ -48,9 +50,9 @@ def build() -> None:
             (shutil.copytree if source.is_dir() else shutil.copy)(source, copy / name)
         run(["scripts/install-portable"], copy)
         python = copy / ".venv/bin/python"
-        pip = [python, "-m", "pip", "install", "-qq", "--require-hashes", "--no-deps"]
+        pip: list[str | Path] = [python, "-m", "pip", "install", "-qq", "--require-hashes", "--no-deps"]
         run([*pip, "-r", "requirements/ship.lock"], copy)
-        places = ["--distpath", BINARY.parent, "--workpath", copy / "work", "--specpath", copy]
+        places: list[str | Path] = ["--distpath", BINARY.parent, "--workpath", copy / "work", "--specpath", copy]
         run([python, "-m", "PyInstaller", *PYINSTALLER, *places, "app/__main__.py"], copy)
     say(f"{BINARY.relative_to(ROOT)}: {BINARY.stat().st_size / 1e6:.0f} MB")
 

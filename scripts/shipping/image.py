@@ -127,7 +127,9 @@ def try_image(buildah: Buildah, file: Path, wanted: Sequence[str]) -> None:
             segue.wait(is_healthy)
             healthy, user = segue.seconds, user_of(segue.pid)
             segue.complete(trial.PROMPTS[0], 1)
-            say(f"healthy by its own check after {healthy:.1f} s, first answer after {segue.seconds:.1f} s, user {user}")
+            say(
+                f"healthy by its own check after {healthy:.1f} s, first answer after {segue.seconds:.1f} s, user {user}"
+            )
             if f"{user}:{user}" != told["User"]:
                 raise Failure(f"it runs as user {user}, not as {told['User']}")
             trial.compare(segue.texts(), wanted)
