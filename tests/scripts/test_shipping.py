@@ -302,11 +302,18 @@ def test_what_is_missing_is_named_with_the_remedy(monkeypatch: pytest.MonkeyPatc
         host.need({})
 
 
-def test_another_text_than_the_checkouts_is_a_failure() -> None:
-    wanted = [f"text {i}" for i in range(len(trial.PROMPTS))]
-    trial.compare(wanted, wanted)
-    with pytest.raises(host.Failure, match=r"'other'.*'text 2'"):
-        trial.compare([*wanted[:-1], "other"], wanted)
+def test_another_text_than_the_checkouts_with_the_same_kernels_is_a_failure(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Another than with kernels for this processor alone is told, and no failure."""
+    same, other = [f"text {i}" for i in range(len(trial.PROMPTS))], [f"other {i}" for i in range(len(trial.PROMPTS))]
+    kernels = Path("kernels")
+    answers = {kernels: same, None: [*same[:-1], "parted"]}
+    monkeypatch.setattr(trial, "checkouts_texts", lambda model, kernels=None: answers[kernels])
+    trial.compare(same, Path("model"), kernels)
+    assert "the same after 2 of them" in capsys.readouterr().out
+    with pytest.raises(host.Failure, match=r"'other 0'.*'text 0'"):
+        trial.compare(other, Path("model"), kernels)
 
 
 def test_the_last_of_a_chain_of_processes_is_found() -> None:
