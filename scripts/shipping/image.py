@@ -67,7 +67,7 @@ def build_image(buildah: Buildah, folder: Path) -> None:
     buildah.build(
         "build", "--format", "docker", "--layers", "-f", str(ROOT / "Containerfile"),
         "--ignorefile", str(ROOT / ".containerignore"), "--build-arg", f"BASE_IMAGE={BASE}",
-        "-v", f"{told}:/etc/pip.conf:ro", "-t", IMAGE, str(ROOT),
+        "--secret", f"id=pip,src={told}", "-t", IMAGE, str(ROOT),
     )  # fmt: skip
     say(f"built in {time.monotonic() - began:.0f} s")
 

@@ -338,6 +338,7 @@ def installed_portably(tmp_path: Path, environment: Mapping[str, str]) -> tuple[
     libraries.mkdir(parents=True)
     for name in ("libllama.so", "libllama.so.0", "libllama.so.0.5.0", "libggml-cpu-haswell.so"):
         (libraries / name).write_text(name.partition(".")[0])
+    (libraries.parents[1] / "lib").mkdir()
     python = tmp_path / "python"
     python.write_text(f'#!/bin/sh\necho "$CMAKE_ARGS $@" > {tmp_path}/told\n')
     python.chmod(0o755)
@@ -359,6 +360,7 @@ def test_a_portable_install_keeps_one_copy_of_each_library(tmp_path: Path) -> No
     copies = [path for path in libraries.iterdir() if fnmatch(path.name, "*.so.*")]
     assert len(copies) == 2
     assert all(path.is_symlink() and path.read_text() == "libllama" for path in copies)
+    assert not (libraries.parents[1] / "lib").exists()
 
 
 def test_libraries_of_kernels_are_told_from_others(tmp_path: Path) -> None:
