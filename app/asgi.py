@@ -6,7 +6,6 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, fields
-from pathlib import Path
 from typing import Any
 
 from litestar import Litestar
@@ -37,8 +36,7 @@ from app.engine.offload import Offload
 from app.engine.placement import Placement
 from app.engine.scheduler import Budget
 from app.engine.sizes import Sizes
-from app.errors import SettingsError
-from app.names import names_of
+from app.names import file_of, names_of
 from app.schemas import DeviceShare, Model, ModelList, ModelMeta, OffloadMeta, Props
 from app.settings import Settings
 
@@ -73,10 +71,8 @@ class Loaded:
 
 def load(settings: Settings, progress: Callable[[float], None] | None = None) -> Loaded:
     """Read the model that the settings name. Raises StartError."""
-    if settings.model is None:
-        raise SettingsError("model is missing: name a GGUF file with --model PATH, or start by scripts/serve.")
+    path = file_of(settings.model)
     check_template(settings.fim_template)  # before the model, which takes its time
-    path = Path(settings.model)
     header.check(path)
     sizes = sizes_of(settings)
     offload = probe.check(probe.Trial(str(path), offload_of(settings), sizes))

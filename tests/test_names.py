@@ -1,10 +1,12 @@
-"""What a model file is called."""
+"""Which file a model is, and what it is called."""
 
+import sys
 from pathlib import Path
 
 import pytest
 
-from app.names import names_of
+from app.errors import SettingsError
+from app.names import file_of, names_of
 
 NAMES = {
     "gemma-3-270m-q4_k_m.gguf": ("gemma-3-270m", "gemma-3-270m-q4_k_m"),
@@ -30,3 +32,31 @@ def test_the_id_is_the_file_without_its_quantisation_and_the_file_is_a_name_too(
 def test_aliases_come_last_in_order_and_once() -> None:
     names = names_of(Path("a-q4_0.gguf"), ("x/y", "a", "x/y", "a-q4_0", "z"))
     assert names == ("a", "a-q4_0", "x/y", "z")
+
+
+def test_a_file_is_itself_though_it_is_not_there(tmp_path: Path) -> None:
+    assert file_of(str(tmp_path / "nope.gguf")) == tmp_path / "nope.gguf"
+
+
+def test_a_folder_is_the_one_model_in_it(tmp_path: Path) -> None:
+    for name in ("big-00001-of-00002.gguf", "big-00002-of-00002.gguf", "README.md"):
+        (tmp_path / name).touch()
+    assert file_of(str(tmp_path)) == tmp_path / "big-00001-of-00002.gguf"
+
+
+def test_a_folder_of_no_model_or_several_is_refused_with_the_remedy(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=r"no \.gguf file in .*--model"):
+        file_of(str(tmp_path))
+    for name in ("b.gguf", "a.gguf"):
+        (tmp_path / name).touch()
+    with pytest.raises(SettingsError, match=r"a\.gguf, b\.gguf; .*--model"):
+        file_of(str(tmp_path))
+
+
+def test_one_executable_serves_the_model_that_lies_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(SettingsError, match="--model"):
+        file_of(None)
+    (tmp_path / "a.gguf").touch()
+    monkeypatch.setattr(sys, "frozen", True, raising=False)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "segue"))
+    assert file_of(None) == tmp_path / "a.gguf"

@@ -8,7 +8,7 @@ import pytest
 from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[2]
-NAMES = ["build", "dev", "llama", "run"]
+NAMES = ["build", "dev", "llama", "run", "ship"]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 
@@ -37,6 +37,7 @@ def test_no_address(name: str) -> None:
         ("run", [*PROJECT["project"]["dependencies"], *PROJECT["dependency-groups"]["self"]]),
         ("dev", [*PROJECT["project"]["dependencies"], *PROJECT["dependency-groups"]["test"]]),
         ("build", PROJECT["dependency-groups"]["build"]),
+        ("ship", PROJECT["dependency-groups"]["ship"]),
     ],
 )
 def test_pins_agree_with_the_project(name: str, wanted: list[str]) -> None:
