@@ -51,7 +51,7 @@ N_WORTH = 16
 """Tokens from which on a beginning is shared between requests. Reading fewer again costs a step or two, and spares
 short requests the last digits of a log probability: they repeat exactly."""
 N_BESIDE = 128
-"""Prompt tokens that a step reads beside running sequences: they wait for it."""
+"""Tokens that a step reads of each prompt on average beside running sequences: they wait for it."""
 
 
 @dataclass(frozen=True, slots=True)

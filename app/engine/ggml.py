@@ -26,6 +26,7 @@ class _NoData(ctypes.Structure):
 
 
 _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
+    "ggml_backend_load_all_from_path": (None, [c_char_p]),
     "ggml_backend_dev_count": (c_size_t, []),
     "ggml_backend_dev_get": (c_void_p, [c_size_t]),
     "ggml_backend_dev_name": (c_char_p, [c_void_p]),
@@ -57,13 +58,23 @@ class Ggml:
     """ggml's functions in an open library, or in those that it was linked to."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
+        self._folder = Path(library._name).parent
         self._call: dict[str, Any] = {}
         for name, (result, arguments) in _FUNCTIONS.items():
             function = self._call[name] = getattr(library, name)
             function.restype, function.argtypes = result, arguments
 
+    def load_kernels(self) -> None:
+        """A build for many processors has its kernels beside the library, where llama.cpp would not look for them.
+
+        Asked of libllama's own handle: llama_cpp opens a second copy of libggml, whose register nobody reads.
+        """
+        if not self._call["ggml_backend_reg_count"]():
+            self._call["ggml_backend_load_all_from_path"](os.fsencode(self._folder))
+
     def devices(self) -> list[Device]:
         """Every device that the build and the machine have, the processor among them."""
+        self.load_kernels()
         get, count = self._call["ggml_backend_dev_get"], self._call["ggml_backend_dev_count"]
         return [self._device(get(i)) for i in range(count())]
 

@@ -198,16 +198,6 @@ def _apart(work: Callable[..., Any], *arguments: Any) -> Any:
         return thread.submit(work, *arguments).result()
 
 
-def _load_kernels() -> None:
-    """A build for many processors has its kernels beside libllama, where llama.cpp itself would not look for them.
-
-    Asked of libllama's own handle: llama_cpp opens a second copy of libggml, whose register nobody reads.
-    """
-    library = llama_cpp.llama_cpp._lib
-    if not library.ggml_backend_reg_count():
-        library.ggml_backend_load_all_from_path(os.fsencode(Path(library._name).parent))
-
-
 def _token_or_none(token: int) -> int | None:
     return token if token >= 0 else None
 
@@ -267,7 +257,7 @@ class LlamaModel:
         self.offload = offload
         _complaints.clear()
         llama_cpp.llama_log_set(_forward_log, None)
-        _load_kernels()
+        ggml.load_kernels()
         llama_cpp.llama_backend_init()
         params = _model_params(offload)
         if is_hollow:

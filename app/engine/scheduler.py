@@ -26,7 +26,8 @@ WORTH_WAITING = 32
 class Budget:
     """Bounds of one step, and of what stays after it.
 
-    n_beside: prompt tokens read in a step in which others decode, not to hold them up. n_resident: cells that ended
+    n_beside: tokens for each prompt that is read in a step in which others decode: the more wait for their first
+    token, the longer do those who have theirs wait for the next. n_resident: cells that ended
     sequences may hold while none runs, beside what they share. They are the fewer the more run, each of which has to
     look past them in every step. n_worth: tokens from which on a beginning is shared between owners.
     """
@@ -182,9 +183,11 @@ class Scheduler:
             n = 1 + len(sequence.draft)
             n_tokens, n_rows, n_free = n_tokens - n, n_rows - n, n_free - n
             yield Piece(sequence, n, n)
-        n_tokens = min(n_tokens, self.budget.n_beside) if decoding else n_tokens
-        if len(decoding) == len(self.running):
+        n_reading = len(self.running) - len(decoding)
+        if not n_reading:
             return
+        if decoding:
+            n_tokens = min(n_tokens, self.budget.n_beside * n_reading)
         for sequence in self.running:
             if sequence.n_pending > 1:
                 piece = self._piece(sequence, min(sequence.n_pending, n_tokens, n_free), n_rows)

@@ -71,7 +71,7 @@ class Play:
         assert all(any(s is other for other in sequences) for s in decoding), "a running sequence got no token"
         if decoding:
             beside = [piece.n_tokens for piece in pieces if all(piece.sequence is not s for s in decoding)]
-            assert sum(beside) <= self.budget.n_beside
+            assert sum(beside) <= self.budget.n_beside * (len(self.scheduler.running) - len(decoding))
 
     def step(self) -> list[Piece]:
         pieces = self.plan()
@@ -289,16 +289,28 @@ def test_a_prompt_is_read_in_pieces_of_n_batch_and_only_its_end_wants_a_row() ->
     assert [sizes(play.step()) for _ in range(4)] == [[(4, 0)], [(4, 0)], [(2, 1)], [(1, 1)]]
 
 
-def test_beside_those_that_decode_prompts_are_read_by_n_beside() -> None:
+def test_beside_those_that_decode_a_prompt_is_read_by_n_beside() -> None:
     play = Play(Budget(3, 8, 3, 3))
     play.enqueue(job([1], 9))
     play.step()
     play.enqueue(job([2] * 7, 2))
-    play.enqueue(job([3] * 2, 2))
     assert [sizes(play.step()) for _ in range(4)] == [
         [(1, 1), (3, 0)],
         [(1, 1), (3, 0)],
-        [(1, 1), (1, 1), (2, 1)],
+        [(1, 1), (1, 1)],
+        [(1, 1), (1, 1)],
+    ]
+
+
+def test_the_more_prompts_are_read_the_more_is_read_in_a_step_beside_those_that_decode() -> None:
+    play = Play(Budget(3, 8, 3, 3))
+    play.enqueue(job([1], 9))
+    play.step()
+    play.enqueue(job([2] * 9, 2))
+    play.enqueue(job([3] * 2, 2))
+    assert [sizes(play.step()) for _ in range(3)] == [
+        [(1, 1), (6, 0)],
+        [(1, 1), (3, 1), (2, 1)],
         [(1, 1), (1, 1), (1, 1)],
     ]
 
