@@ -19,10 +19,11 @@ _object = json.JSONEncoder(default=str).encode
 
 
 def set_up(*, as_json: bool) -> None:
-    """Log from INFO on to stderr, other packages' lines included."""
+    """Log from INFO on to stderr, other packages' lines and Python's warnings included."""
     handler = logging.StreamHandler()
     handler.setFormatter(JsonFormatter() if as_json else TextFormatter())
     logging.basicConfig(level=logging.INFO, handlers=[handler])
+    logging.captureWarnings(True)
 
 
 def fields(**values: Any) -> dict[str, Any]:

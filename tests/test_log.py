@@ -2,11 +2,13 @@
 
 import json
 import logging
+import subprocess
 import sys
 
 import pytest
 
 from app.log import JsonFormatter, TextFormatter, fields, visible
+from tests.servers import environment
 
 FORGED = 'bob\n2026-01-01 00:00:00 INFO request status=200\r\x1b[2K\x85\u2028\u202e"'
 
@@ -64,3 +66,10 @@ def test_a_traceback_is_set_in_or_part_of_the_object() -> None:
     assert "Traceback" in others[0]
     assert all(other.startswith("    ") and other.isprintable() for other in others)
     assert "ValueError" in json.loads(JsonFormatter().format(record))["traceback"]
+
+
+def test_a_warning_of_pythons_is_a_line_of_the_log() -> None:
+    code = 'import warnings; from app.log import set_up; set_up(as_json=True); warnings.warn("look out")'
+    said = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, env=environment())
+    (only,) = said.stderr.splitlines()
+    assert "look out" in json.loads(only)["message"]

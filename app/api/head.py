@@ -1,7 +1,8 @@
-"""HEAD is answered as GET, without the body, which uvicorn leaves out by itself."""
+"""HEAD is answered as GET, without the body, which uvicorn leaves out by itself; and a 405 says so."""
 
+from litestar.datastructures import MutableScopeHeaders
 from litestar.enums import ScopeType
-from litestar.types import ASGIApp, Receive, Scope, Send
+from litestar.types import ASGIApp, Message, Receive, Scope, Send
 
 
 class HeadAsGet:
@@ -13,4 +14,11 @@ class HeadAsGet:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == ScopeType.HTTP and scope["method"] == "HEAD":
             scope = {**scope, "method": "GET"}
-        await self._app(scope, receive, send)
+
+        async def send_allowing(message: Message) -> None:
+            if message["type"] == "http.response.start" and message["status"] == 405:
+                headers = MutableScopeHeaders(message)
+                headers["allow"] = headers.get("allow", "").replace("GET", "GET, HEAD")
+            await send(message)
+
+        await self._app(scope, receive, send_allowing)

@@ -25,6 +25,9 @@ SPAN = 1 << 18
 MOST = np.finfo(np.float32).max
 """What a logit may grow to under a tiny repetition penalty: an infinite one would leave no distribution."""
 
+LEAST_FACTOR = np.finfo(np.float32).tiny
+"""What a repetition penalty is at least: 0 times an impossible logit would be no number."""
+
 LEAST_TOTAL = 1e-10
 """Weights that sum to less are taken again, relative to the largest: float32 has too few small numbers for them."""
 
@@ -67,7 +70,7 @@ class History:
         ids, counts = self._ids[: self._n], self._counts[: self._n]
         logits = row[ids]
         if params.repetition_penalty != 1.0:
-            factor = np.float32(params.repetition_penalty)
+            factor = max(np.float32(params.repetition_penalty), LEAST_FACTOR)
             with np.errstate(over="ignore"):
                 logits = np.where(logits > 0, np.minimum(logits / factor, MOST), logits * factor)
         logits -= counts * np.float32(params.frequency_penalty)
@@ -290,7 +293,7 @@ class Sampler:
 def _taken(rows: Rows, numbers: list[int]) -> Rows:
     """Some of the rows; no copy is made of neighbours."""
     first, n = numbers[0], len(numbers)
-    return rows[first : first + n] if numbers[-1] == first + n - 1 else rows[numbers]
+    return rows[first : first + n] if numbers == list(range(first, first + n)) else rows[numbers]
 
 
 def _greedy(rows: Rows) -> list[int]:

@@ -176,14 +176,15 @@ class Scheduler:
         decoding = [s for s in self.running if s.n_pending == 1][: min(n_tokens, n_rows)]
         if len(decoding) > n_free:
             return
-        n_spare = min(n_tokens, n_rows, n_free) - len(decoding)
+        n_reading = len(self.running) - len(decoding)
+        # Guesses are for steps that nobody else waits for: a prompt's tokens are certain.
+        n_spare = 0 if n_reading else min(n_tokens, n_rows, n_free) - len(decoding)
         for sequence in decoding:
             del sequence.draft[n_spare:]
             n_spare -= len(sequence.draft)
             n = 1 + len(sequence.draft)
             n_tokens, n_rows, n_free = n_tokens - n, n_rows - n, n_free - n
             yield Piece(sequence, n, n)
-        n_reading = len(self.running) - len(decoding)
         if not n_reading:
             return
         if decoding:

@@ -88,6 +88,12 @@ def test_a_wrong_method_is_405(spm: Served, method: str) -> None:
     still_works(spm)
 
 
+def test_where_get_is_allowed_head_is(spm: Served) -> None:
+    response = spm.api.http.request("DELETE", "/v1/models")
+    assert response.status_code == 405
+    assert {"GET", "HEAD"} <= set(response.headers["allow"].split(", "))
+
+
 @pytest.mark.parametrize(
     ("path", "status"), [("/v1/models", 200), ("/health", 200), ("/docs", 200), ("/v1/models/x", 404), ("/x", 404)]
 )

@@ -413,6 +413,16 @@ def test_penalties_and_bans_lift_no_ban() -> None:
     assert grid(draw, 8) == {1: 8}
 
 
+def test_the_smallest_repetition_penalty_lifts_no_ban_and_breaks_no_row() -> None:
+    history = History(np.array([0, 1], np.int32))
+    for bias in ({0: -100.0}, {2: 100.0}):
+        draw = Drawing(
+            np.array([4.0, -1.0, 1.0], np.float32), SamplingParams(repetition_penalty=1e-50, bias=Bias.of(bias)),
+            history=history,
+        )  # fmt: skip
+        assert 0 not in grid(draw, 8)
+
+
 @pytest.mark.parametrize("fields", [{}, {"temperature": 0.5}, {"top_p": 0.5}, {"temperature": 0.0}, {"top_k": 3}])
 def test_the_row_is_left_as_it_is(fields: dict[str, Any]) -> None:
     row = rows(600, 10)

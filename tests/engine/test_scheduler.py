@@ -315,6 +315,16 @@ def test_the_more_prompts_are_read_the_more_is_read_in_a_step_beside_those_that_
     ]
 
 
+def test_guesses_wait_while_a_prompt_is_read() -> None:
+    play = Play(Budget(2, 8, 8, 8))
+    first = play.enqueue(job([1], 9))
+    play.step()
+    first.draft = [5, 5, 5, 5, 5, 5, 5]
+    play.enqueue(job([2] * 7, 2))
+    assert sizes(play.plan()) == [(1, 1), (7, 1)]
+    assert first.draft == []
+
+
 def test_prompts_share_a_step_in_the_order_of_admission() -> None:
     play = Play(Budget(3, 8, 3, 8))
     for n in (5, 5, 5):
