@@ -56,14 +56,19 @@ class Record:
     prompts: list[str] | None = None
     texts: dict[Candidate, list[str]] | None = None
     _queued: float = 0.0
+    _at_once: bool = False
     _n_sampled: dict[Candidate, int] = field(default_factory=dict)
     _read: dict[int, float] = field(default_factory=dict)
     _n_following: int = 0
     _seconds_following: float = 0.0
 
-    def queue(self) -> None:
-        """It is in the line: whatever does not end it in another way, its client has left."""
+    def queue(self, *, at_once: bool = False) -> None:
+        """It is in the line: whatever does not end it in another way, its client has left.
+
+        at_once: whether all of its events will come together, so that they tell nothing of the time between tokens.
+        """
         self._queued = perf_counter()
+        self._at_once = at_once
         self.outcome = Outcome.LEFT
 
     @property
@@ -93,7 +98,7 @@ class Record:
         if self.texts is not None:
             self.texts.setdefault(key, []).append(event.text)
         if isinstance(event, Finished):
-            n_following = max(event.n_sampled - 1, 0)
+            n_following = 0 if self._at_once else max(event.n_sampled - 1, 0)
             self._seconds_following += (self._elapsed() - began) if n_following else 0.0
             self._n_following += n_following
             self.reasons[event.reason.value] += 1

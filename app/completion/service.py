@@ -190,7 +190,7 @@ class CompletionService:
             run = Search(self._engine, self._vocabulary, prepared.jobs, prepared.sought, prepared.n)
         else:
             run = self._engine.submit(prepared.jobs)
-        prepared.record.queue()
+        prepared.record.queue(at_once=bool(prepared.sought))
         return run
 
     async def answer(self, prepared: Prepared, run: Run | Search) -> Completion:
