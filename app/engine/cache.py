@@ -67,11 +67,23 @@ class Source:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Share:
-    """What a sequence can take over: the first `n_tokens` cells of a source, and the scores that it needs of them."""
+    """What a sequence can take over: the first `n_tokens` cells of a source, and the scores that it needs of them.
+
+    first_scored: the first token whose score is needed; None where none is. n_top: top entries to each.
+    """
 
     source: Source
     n_tokens: int
-    scores: list[Score]
+    first_scored: int | None = None
+    n_top: int = 0
+
+    @property
+    def scores(self) -> list[Score]:
+        """Made when a share is taken: many are looked at."""
+        if self.first_scored is None:
+            return []
+        skipped, n = self.first_scored - self.source.first, self.n_tokens + 1 - self.first_scored
+        return [Score(s.logprob, s.top[: self.n_top]) for s in self.source.scores[skipped : skipped + n]]
 
 
 def common_prefix(a: Tokens, b: Tokens) -> int:
@@ -89,21 +101,18 @@ def share(source: Source, sequence: Sequence, can_cut: bool) -> Share | None:
     """
     job, n_wanted = sequence.job, sequence.n_pending
     n_alike = source.n_alike(sequence.tokens(0, n_wanted))
-    n_tokens, scores = min(n_alike, n_wanted - 1), []
+    n_tokens, first_scored, n_top = min(n_alike, n_wanted - 1), None, job.n_top or 0
     if sequence.next_scored < len(job.prompt):
         # The row of a shared token is not computed, so that the score of the token after it has to be known.
-        first, n_top = sequence.next_scored, job.n_top or 0
+        first = sequence.next_scored
         n_scored = min(n_tokens, n_alike - 1, source.n_known - 1)
         if source.first <= first <= n_scored and n_top <= source.n_top:
-            n_tokens = n_scored
-            scores = [
-                Score(s.logprob, s.top[:n_top]) for s in source.scores[first - source.first :][: n_tokens + 1 - first]
-            ]
+            n_tokens, first_scored = n_scored, first
         else:
             n_tokens = min(n_tokens, first - 1)
     if n_tokens < 1 or (not can_cut and n_tokens != source.n_tokens):
         return None
-    return Share(source, n_tokens, scores)
+    return Share(source, n_tokens, first_scored, n_top)
 
 
 class PrefixCache:
