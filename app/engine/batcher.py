@@ -16,11 +16,12 @@ from app.engine.draft import Drafter
 from app.engine.events import Event, FinishReason, PromptRead, Started
 from app.engine.logprobs import RowScores
 from app.engine.params import Job
-from app.engine.sampler import Drawn, Rows, Sampler, Want
+from app.engine.sampler import Drawn, Sampler, Want
 from app.engine.scheduler import Budget, Piece, Scheduler
 from app.engine.sequence import Family, Sequence
 from app.engine.slots import Slots
 from app.engine.stats import Stats
+from app.engine.weights import Rows
 from app.errors import GenerationFailed, NoRoom
 
 logger = logging.getLogger("segue.engine")

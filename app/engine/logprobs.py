@@ -1,7 +1,7 @@
 """The log probabilities that a row gives to tokens: the model's own, before anything a request asks of sampling."""
 
 from app.engine.events import Score
-from app.engine.sampler import Row, largest
+from app.engine.weights import Row, largest
 
 FLOOR = -9999.0
 """Stands for log(0) and whatever is below it: JSON has no infinity."""

@@ -14,9 +14,11 @@ from numpy.typing import NDArray
 
 from app.engine.draft import Drafter
 from app.engine.events import Delta, Event, Finished, FinishReason, Score, Token
+from app.engine.history import History
 from app.engine.params import Job
-from app.engine.sampler import History, Ids, generator, merged_ids
+from app.engine.sampler import generator, merged_ids
 from app.engine.text import Transcript, compiled
+from app.engine.weights import Ids
 
 
 class Family:

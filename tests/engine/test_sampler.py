@@ -11,8 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from app.engine.history import History
 from app.engine.params import Bias, SamplingParams
-from app.engine.sampler import LANES, History, Nucleus, Sampler, Want, generator, largest, merged_ids
+from app.engine.sampler import Sampler, Want, generator, merged_ids
+from app.engine.weights import LANES, Nucleus, largest
 from tests.engine.fakes import PROPERTY, log_softmax
 
 SIZES = (1, 5, 513, 3000, LANES - 1, LANES, LANES + 1, 3 * LANES + 7)
