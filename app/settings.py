@@ -52,6 +52,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     max_stop: Annotated[int, Meta(ge=1, le=1000)] | None = None
     max_waiting: Annotated[int, Meta(ge=0, le=1 << 20)] = 256
     drain_seconds: Annotated[int, Meta(ge=0, le=86400)] = 30
+    # A large model reads a full batch in minutes on a small machine.
     step_timeout: Annotated[float, Meta(gt=0, le=1e6)] = 300.0
     request_timeout: Annotated[float, Meta(gt=0, le=1e6)] | None = None
     strict: bool = False

@@ -212,7 +212,7 @@ class Oracle:
 
     # Scores
 
-    @cache  # noqa: B019
+    @cache  # noqa: B019  # an oracle lives as long as the session
     def row(self, before: int) -> tuple[Probs, list[int]]:
         """Log probabilities after `before`, and all tokens, the likeliest first; of equals the smaller id."""
         row = self.toy.log_probs(before)
@@ -373,13 +373,13 @@ def check_logprobs(got: Mapping[str, Any] | None, wanted: Sequence[Entry]) -> No
             assert top[entry.token] == logprob
 
 
-class close:  # noqa: N801
+class close:  # noqa: N801  # reads like pytest.approx, and keeps dictionaries comparable
     """A number that equals others within TOLERANCE, and is finite."""
 
     def __init__(self, value: float) -> None:
         self.value = value
 
-    __hash__ = None  # type: ignore[assignment]
+    __hash__ = None  # type: ignore[assignment]  # equal within a tolerance: no hash would do
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, float | int) and math.isfinite(other) and abs(other - self.value) <= TOLERANCE

@@ -20,7 +20,7 @@ class Connection(HttpToolsProtocol):
     _arrival: asyncio.TimerHandle | None = None
     _taking: asyncio.TimerHandle | None = None
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         super().connection_made(transport)
         self._arrival = self._clock(ARRIVAL_SECONDS)
 

@@ -7,7 +7,7 @@ to know what a step does.
 import asyncio
 import logging
 import threading
-from collections.abc import AsyncIterator, Callable, Hashable
+from collections.abc import AsyncGenerator, Callable, Hashable
 from collections.abc import Sequence as Ordered
 from dataclasses import dataclass
 from queue import SimpleQueue
@@ -23,9 +23,6 @@ from app.errors import GenerationFailed, Overloaded, SegueError, Unavailable
 
 logger = logging.getLogger("segue.engine")
 
-PATIENCE = 300.0
-"""Seconds after which a step counts as hung. A large model reads a full batch in minutes on a small machine."""
-
 
 class Run:
     """One request's jobs in the engine, as the event loop sees them. Iterate over `steps` once, or `cancel`."""
@@ -38,7 +35,7 @@ class Run:
         self._cancel = cancel
         self._steps: asyncio.Queue[list[Event] | SegueError] = asyncio.Queue()
 
-    async def steps(self) -> AsyncIterator[list[Event]]:
+    async def steps(self) -> AsyncGenerator[list[Event], None]:
         """The events of each step, until the last candidate has finished. Leaving early cancels.
 
         Raises GenerationFailed or Unavailable where the engine could not go on with it.
@@ -62,7 +59,7 @@ class Run:
         """End with an error, and let the engine forget this run. Harmless after the end."""
         if not self.is_over:
             self.cancel()
-            self._steps.put_nowait(error)
+            self.fail(error)
 
     def deliver(self, outcomes: list[Outcome]) -> None:
         """Take a step's outcomes. Called on the event loop."""
@@ -109,7 +106,7 @@ class Engine:
         *,
         keeps: bool = False,
         drafts: bool = False,
-        patience: float = PATIENCE,
+        patience: float,
     ) -> None:
         """keeps, drafts: as a Batcher has them. patience: seconds that a step may take."""
         self._backend = backend

@@ -49,7 +49,7 @@ _complaints: list[str] = []
 _listeners: list[list[str]] = []
 
 
-@llama_cpp.llama_log_callback  # type: ignore[untyped-decorator]
+@llama_cpp.llama_log_callback  # type: ignore[untyped-decorator]  # llama_cpp has no types
 def _forward_log(level: int, text: bytes, _: object) -> None:
     """Hand llama.cpp's log lines to Python's logging, and keep the last error for the message of a failed load."""
     line = text.decode("utf-8", "replace").strip()

@@ -27,9 +27,9 @@ class Budget:
     """Bounds of one step, and of what stays after it.
 
     n_beside: tokens for each prompt that is read in a step in which others decode: the more wait for their first
-    token, the longer do those who have theirs wait for the next. n_resident: cells that ended
-    sequences may hold while none runs, beside what they share. They are the fewer the more run, each of which has to
-    look past them in every step. n_worth: tokens from which on a beginning is shared between owners.
+    token, the longer do those who have theirs wait for the next. n_resident: cells that ended sequences may hold while
+    none runs, beside what they share. They are the fewer the more run, each of which has to look past them in every
+    step. n_worth: tokens from which on a beginning is shared between owners.
     """
 
     n_parallel: int
@@ -89,7 +89,7 @@ class Scheduler:
         self.waiting.extendleft(reversed(siblings))
         if siblings and not self._can_cut and (self.slots.n_idle or self.cache.evict()):
             prompt = Source.of(leader, len(leader.job.prompt))
-            self.cache.keep(replace(prompt, slot=self.slots.fork(leader.slot, len(prompt.tokens))))
+            self.cache.keep(replace(prompt, slot=self.slots.fork(leader.slot, prompt.n_tokens)))
 
     def admit(self) -> list[Sequence]:
         """Give slots to the head of the line while there are slots and cells for it; returns who is new to one.
@@ -137,7 +137,7 @@ class Scheduler:
 
         Residents make room for it, the least recently used first, unless they could not make enough.
         """
-        n_running = self.slots.n_held(s.slot for s in self.running if s.slot is not None)
+        n_running = self.n_cells_running
         while True:
             found = self.cache.best(sequence, self.running)
             n_shared = found.n_tokens if found else 0

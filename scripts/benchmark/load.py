@@ -34,12 +34,17 @@ class Begun(NamedTuple):
     start: bytes
 
 
+async def send(server: Server, path: str, data: bytes) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Send a request over a connection of its own."""
+    reader, writer = await asyncio.open_connection(server.host, server.port, limit=LIMIT)
+    head = f"POST {path} HTTP/1.1\r\nhost: {server.host}\r\ncontent-type: application/json\r\n"
+    writer.write(f"{head}connection: close\r\ncontent-length: {len(data)}\r\n\r\n".encode() + data)
+    return reader, writer
+
+
 async def begin(server: Server, body: Body) -> Begun:
     """Send a request, and wait for the first byte of the answer's body. Raises Unusable where it is not a 200."""
-    data = json.dumps(body).encode()
-    reader, writer = await asyncio.open_connection(server.host, server.port, limit=LIMIT)
-    head = f"POST /v1/completions HTTP/1.1\r\nhost: {server.host}\r\ncontent-type: application/json\r\n"
-    writer.write(f"{head}connection: close\r\ncontent-length: {len(data)}\r\n\r\n".encode() + data)
+    reader, writer = await send(server, "/v1/completions", json.dumps(body).encode())
     status = await reader.readline()
     if b" 200 " not in status:
         raise Unusable(f"{server.name} answered {status!r}: {(await reader.read())[-500:]!r}")

@@ -9,10 +9,10 @@ import time
 from enum import StrEnum, auto
 from typing import Any, NamedTuple
 
+from scripts.benchmark import load
 from scripts.benchmark.servers import Server
 from scripts.endurance.wishes import Wish
 
-LIMIT = 1 << 24
 PATIENCE = 120.0
 """Seconds after which an answer that is not whole has failed."""
 
@@ -56,10 +56,8 @@ async def visit(server: Server, wish: Wish) -> Visit:
 
 async def _visit(server: Server, wish: Wish) -> Visit:
     start = time.perf_counter()
-    reader, writer = await asyncio.open_connection(server.host, server.port, limit=LIMIT)
+    reader, writer = await load.send(server, wish.path, wish.body)
     try:
-        head = f"POST {wish.path} HTTP/1.1\r\nhost: {server.host}\r\ncontent-type: application/json\r\n"
-        writer.write(f"{head}connection: close\r\ncontent-length: {len(wish.body)}\r\n\r\n".encode() + wish.body)
         answered = await reader.readuntil(b"\r\n\r\n")
         body = await reader.read(1)
         seconds = time.perf_counter() - start

@@ -1,5 +1,7 @@
 """The journal by itself: when a request is over, and how it ended."""
 
+from typing import Any
+
 import pytest
 from litestar.types import Message, Receive, Scope, Send
 
@@ -9,10 +11,12 @@ from app.completion.record import Outcome
 from app.engine.stats import Snapshot
 from app.schemas import OffloadMeta
 
-SCOPE = {"type": "http", "method": "GET", "path": "/", "path_template": "/", "state": {"segue.request_id": "x"}}
+
+def scope() -> Any:
+    return {"type": "http", "method": "GET", "path": "/", "path_template": "/", "state": {"segue.request_id": "x"}}
 
 
-async def nothing() -> Message:
+async def nothing() -> Any:
     """What a client sends of which nothing is read."""
     raise AssertionError
 
@@ -38,7 +42,7 @@ async def test_who_has_the_end_of_an_answer_finds_it_counted_once() -> None:
     async def send(_: Message) -> None:
         seen.append(counted(counts))
 
-    await Journal(answer, counts, with_texts=False)(dict(SCOPE), nothing, send)  # type: ignore[arg-type]
+    await Journal(answer, counts, with_texts=False)(scope(), nothing, send)
     assert seen == [0, 0, 1]
     assert counted(counts) == 1
 
@@ -52,7 +56,7 @@ async def test_an_application_that_breaks_before_its_answer_is_counted_as_a_faul
 
     counts = metrics()
     with pytest.raises(ZeroDivisionError):
-        await Journal(broken, counts, with_texts=False)(dict(SCOPE), nothing, send)  # type: ignore[arg-type]
+        await Journal(broken, counts, with_texts=False)(scope(), nothing, send)
     assert counted(counts, "500") == 1
     assert counts.registry.get_sample_value("segue_faults_total") == 1
 

@@ -122,12 +122,12 @@ async def site(model: Path, **settings: Any) -> AsyncIterator[Site]:
     held = Held(loaded.backend)
     loaded = replace(loaded, backend=held)
     engine = create_engine(chosen, loaded)
-    app = create_app(chosen, loaded, engine, Drain())
+    app: Any = create_app(chosen, loaded, engine, Drain())
     handler, logger = Lines(), logging.getLogger("segue.requests")
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
     engine.start()
-    transport = httpx.ASGITransport(app)  # type: ignore[arg-type]
+    transport = httpx.ASGITransport(app)
     try:
         async with httpx.AsyncClient(transport=transport, base_url="http://site", timeout=PATIENCE) as http:
             yield Site(http, held, handler.lines)

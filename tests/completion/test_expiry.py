@@ -21,7 +21,7 @@ class Pieces:
 
 async def test_a_search_that_expires_between_sampling_and_scoring_scores_nothing() -> None:
     backend = FakeBackend()
-    engine = Engine(backend, Budget(16, 1 << 12, 1 << 10, 1 << 12), 8)
+    engine = Engine(backend, Budget(16, 1 << 12, 1 << 10, 1 << 12), 8, patience=60)
     engine.start()
     try:
         search = Search(engine, cast(Vocabulary, Pieces()), [job([1, 2])], [3], 1)
@@ -39,7 +39,7 @@ async def test_a_search_that_expires_between_sampling_and_scoring_scores_nothing
 
 async def test_what_expires_is_gone_from_the_engine_though_nobody_reads_it() -> None:
     """Its client may have stalled: the one sequence that may run is free for the next."""
-    engine = Engine(FakeBackend(), Budget(1, 1 << 12, 1 << 10, 1 << 12), 8)
+    engine = Engine(FakeBackend(), Budget(1, 1 << 12, 1 << 10, 1 << 12), 8, patience=60)
     engine.start()
     try:
         unread = engine.submit([job([1], 1 << 19, end_tokens=frozenset())])

@@ -133,7 +133,7 @@ async def test_a_step_is_delivered_while_the_next_is_computed() -> None:
         assert any(isinstance(event, PromptRead) for event in first)
         gate.let()
         assert any(isinstance(event, Delta) for event in await anext(steps))
-        await steps.aclose()  # type: ignore[attr-defined]
+        await steps.aclose()
 
 
 async def test_leaving_the_iteration_early_cancels() -> None:
@@ -141,7 +141,7 @@ async def test_leaving_the_iteration_early_cancels() -> None:
     async with engine_of(backend) as engine:
         steps = engine.submit([endless(), endless(n_candidates=2)]).steps()
         await anext(steps)
-        await steps.aclose()  # type: ignore[attr-defined]
+        await steps.aclose()
         # Commands are taken in their order: when the next one is done, the cancelled one is gone.
         same(await result_of(engine.submit([job([4], 3)])), alone(job([4], 3)))
         assert backend.n_used <= 3, "more is held than what the one that ended has read"
@@ -263,7 +263,7 @@ async def test_after_close_nothing_is_taken_and_the_unfinished_fail() -> None:
 
 async def test_an_engine_may_be_closed_before_it_has_started() -> None:
     backend = FakeBackend()
-    engine = Engine(backend, Budget(1, 8, 1, 8), 1)
+    engine = Engine(backend, Budget(1, 8, 1, 8), 1, patience=PATIENCE)
     assert not engine.is_healthy
     with pytest.raises(Unavailable):
         engine.submit([job([1], 1)])

@@ -7,7 +7,7 @@ import pytest
 
 from app.engine import fit, placement
 from app.engine.llama import LlamaBackend, LlamaModel, ggml
-from app.engine.offload import Offload
+from app.engine.offload import CacheType, Offload
 from app.engine.placement import Share
 from app.engine.sizes import Sizes
 from tests import toys
@@ -98,10 +98,10 @@ def test_this_llama_cpp_still_logs_in_these_words(toy_folder: Path) -> None:
 
 
 @pytest.mark.parametrize("kinds", [("f16", "f16"), ("f32", "f32"), ("q8_0", "q4_0"), ("bf16", "iq4_nl")])
-def test_the_cache_is_kept_as_it_is_asked(toy_folder: Path, kinds: tuple[str, str]) -> None:
+def test_the_cache_is_kept_as_it_is_asked(toy_folder: Path, kinds: tuple[CacheType, CacheType]) -> None:
     """Bytes by hand: bits a number of each type, its scales included."""
     bits = {"f32": 32, "f16": 16, "bf16": 16, "q8_0": 8.5, "q4_0": 4.5, "iq4_nl": 4.5}
-    offload = Offload(cache_type_k=kinds[0], cache_type_v=kinds[1])  # type: ignore[arg-type]
+    offload = Offload(cache_type_k=kinds[0], cache_type_v=kinds[1])
     model = LlamaModel(toy_folder / "toy-spm.gguf", offload, is_hollow=True)
     sizes = replace(SIZES, n_cells=1 << 16)
     wanted = sizes.n_cells * toys.N_HEAD * (bits[kinds[0]] + bits[kinds[1]]) / 8

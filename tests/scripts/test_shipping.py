@@ -49,9 +49,15 @@ def image_environment() -> dict[str, str]:
     return dict(pair.split("=", 1) for pair in last("ENV").split())
 
 
-def unit() -> configparser.ConfigParser:
-    parser = configparser.ConfigParser(strict=False, interpolation=None)
-    parser.optionxform = str  # type: ignore[assignment, method-assign]
+class Unit(configparser.ConfigParser):
+    """systemd's names have capitals."""
+
+    def optionxform(self, optionstr: str) -> str:
+        return optionstr
+
+
+def unit() -> Unit:
+    parser = Unit(strict=False, interpolation=None)
     parser.read(DEPLOY / "segue.service")
     return parser
 
