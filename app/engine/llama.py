@@ -7,13 +7,11 @@ microsecond and a batch has hundreds of numbers.
 
 import ctypes
 import hashlib
-import logging
 import os
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from collections.abc import Sequence as Ordered
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -25,17 +23,17 @@ from numpy.typing import NDArray
 from app.engine import placement
 from app.engine.backend import Chunk, FimTokens, Limits
 from app.engine.ggml import Ggml
+from app.engine.hearing import Hearing
 from app.engine.offload import Offload
 from app.engine.sizes import Sizes
 from app.errors import GenerationFailed, ModelError, NoRoom
 
 # libgomp reads this when it is loaded. By default its threads spin for each other so long that one busy neighbour on
-# the machine costs four fifths of the speed; with little spinning an idle machine loses nothing (docs/measurements.md).
+# the machine costs four fifths of the speed; with little spinning an idle one loses a twentieth (docs/measurements.md).
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
 import llama_cpp
 
-logger = logging.getLogger("segue.llama")
 ggml = Ggml(llama_cpp.llama_cpp._lib)
 
 MAX_SLOTS = 256
@@ -43,36 +41,12 @@ MAX_SLOTS = 256
 
 _MARK = "\ue000"
 
-_LEVELS = {1: logging.DEBUG, 2: logging.DEBUG, 3: logging.INFO, 4: logging.WARNING}
-_complaints: list[str] = []
-"""Errors since the last load began: the first is the cause, those after it only say that it failed."""
-_listeners: list[list[str]] = []
+hearing = Hearing()
 
 
 @llama_cpp.llama_log_callback  # type: ignore[untyped-decorator]  # llama_cpp has no types
-def _forward_log(level: int, text: bytes, _: object) -> None:
-    """Hand llama.cpp's log lines to Python's logging, and keep the last error for the message of a failed load."""
-    line = text.decode("utf-8", "replace").strip()
-    if level == 4 and line:
-        _complaints.append(line)
-    for lines in _listeners:
-        lines.append(line)
-    if line.strip("."):
-        logger.log(_LEVELS.get(level, logging.DEBUG), "%s", line)
-
-
-@contextmanager
-def _heard() -> Iterator[list[str]]:
-    """llama.cpp's lines, as they come."""
-    _listeners.append([])
-    try:
-        yield _listeners[-1]
-    finally:
-        _listeners.pop()
-
-
-def _cause() -> str:
-    return _complaints[0].rstrip(".") if _complaints else "it gave no reason"
+def _hear(level: int, text: bytes, _: object) -> None:
+    hearing.hear(level, text)
 
 
 _UPGRADE = f"it is too new for llama-cpp-python {llama_cpp.__version__}: upgrade that, or choose another model"
@@ -86,11 +60,6 @@ _CONTEXT_REMEDIES = {
     "quantized V cache": "choose f16 for --cache-type-v, or leave --flash-attn on",
     "cache type": "choose another --cache-type-k and --cache-type-v",
 }
-
-
-def _remedy(remedies: dict[str, str], default: str) -> str:
-    """What helps, by llama.cpp's words for what went wrong."""
-    return next((told for words, told in remedies.items() if words in _cause()), default)
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,8 +224,8 @@ class LlamaModel:
         """
         self.path = path
         self.offload = offload
-        _complaints.clear()
-        llama_cpp.llama_log_set(_forward_log, None)
+        hearing.forget()
+        llama_cpp.llama_log_set(_hear, None)
         ggml.load_kernels()
         llama_cpp.llama_backend_init()
         params = _model_params(offload)
@@ -264,11 +233,11 @@ class LlamaModel:
             params.no_alloc, params.load_mode = True, llama_cpp.LLAMA_LOAD_MODE_NONE
         report = llama_cpp.llama_progress_callback(lambda done, _: (progress and progress(done)) or True)
         params.progress_callback = report
-        with _heard() as self.log:
+        with hearing.lines() as self.log:
             self.handle = _apart(llama_cpp.llama_model_load_from_file, os.fsencode(path), params)
         if not self.handle:
-            remedy = _remedy(_REMEDIES, "it may be cut off: download it again")
-            raise ModelError(f"{path}: llama.cpp cannot load this file: {_cause()}; {remedy}.")
+            remedy = hearing.remedy(_REMEDIES, "it may be cut off: download it again")
+            raise ModelError(f"{path}: llama.cpp cannot load this file: {hearing.cause}; {remedy}.")
         # A stream may still look up its last tokens when its server's backend is closed: whoever holds the vocabulary
         # keeps the model. At exit the system takes it.
         weakref.finalize(self, llama_cpp.llama_model_free, self.handle).atexit = False
@@ -331,11 +300,13 @@ class LlamaBackend:
         params.n_threads = params.n_threads_batch = sizes.n_threads
         params.kv_unified = params.swa_full = params.no_perf = True
         self._model = model
-        with _heard() as self._log:
+        with hearing.lines() as self._log:
             self._context = _apart(llama_cpp.llama_init_from_model, model.handle, params)
         if not self._context:
-            remedy = _remedy(_CONTEXT_REMEDIES, "try a smaller --cache-size or --ctx-size, or fewer --gpu-layers")
-            raise ModelError(f"{model.path}: no context of {sizes.n_cells} cells: {_cause()}; {remedy}.")
+            remedy = hearing.remedy(
+                _CONTEXT_REMEDIES, "try a smaller --cache-size or --ctx-size, or fewer --gpu-layers"
+            )
+            raise ModelError(f"{model.path}: no context of {sizes.n_cells} cells: {hearing.cause}; {remedy}.")
         self._memory = llama_cpp.llama_get_memory(self._context)
         self._batch = _Batch(sizes.n_batch)
         self.limits = Limits(
