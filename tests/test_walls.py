@@ -76,7 +76,7 @@ def test_only_one_module_knows_prometheus() -> None:
 
 
 def test_only_the_command_line_knows_click_and_rich() -> None:
-    assert users("click") | users("rich") == {"app.cli"}
+    assert all(name.startswith("app.cli.") for name in users("click") | users("rich"))
 
 
 @pytest.mark.parametrize("name", MODULES)

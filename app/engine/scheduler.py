@@ -18,7 +18,7 @@ from app.engine.slots import Slots
 
 PASSED_OVER = 8
 """How many of the line may be let wait for others in one step, before who is behind them waits too."""
-WORTH_WAITING = 32
+WORTH_WAITING = 16
 """Tokens that another must be about to spare a sequence for it to wait."""
 
 

@@ -538,6 +538,17 @@ def test_a_long_beginning_is_read_once_for_all_who_come_at_once(n_parallel: int,
     assert play.n_tokens_read == len(LONG) + 12 * (3 + 3)
 
 
+def test_the_options_of_a_question_wait_until_it_is_read() -> None:
+    """An option reads the token before it once more, for its first score, and never its last."""
+    play = Play(Budget(16, 512, 64, 512), n_slots=64)
+    for first, n_read in ((50, len(LONG) + 20 + 4 * 5 - 1), (70, 20 + 4 * 5)):
+        before, question = play.n_tokens_read, [first + k for k in range(20)]
+        for k in range(4):
+            play.enqueue(job([*LONG, *question, *[90 + k] * 5], 0, score_from=1, n_top=0))
+        play.run()
+        assert play.n_tokens_read - before == n_read
+
+
 def test_strangers_overtake_those_that_wait_for_a_beginning() -> None:
     play = Play(Budget(4, 20, 64, 20))
     first, kin = play.enqueue(job(LONG, 2)), play.enqueue(job([*LONG, 1], 2))
