@@ -184,14 +184,19 @@ def create_engine(settings: Settings, loaded: Loaded) -> Engine:
     )
 
 
+def create_service(settings: Settings, loaded: Loaded, engine: Engine) -> CompletionService:
+    """Completions by a loaded model."""
+    served = Served(loaded.names, loaded.fingerprint, loaded.backend.limits.n_context)
+    rules = rules_of(settings)
+    return CompletionService(engine, loaded.vocabulary, served, rules, loaded.infill, settings.request_timeout)
+
+
 def create_app(settings: Settings, loaded: Loaded, engine: Engine, drain: Drain) -> ASGIApp:
     """The application that serves a loaded model by an engine, which it starts and closes, until `drain` begins."""
     limits = loaded.backend.limits
-    served = Served(loaded.names, loaded.fingerprint, limits.n_context)
-    rules, timeout = rules_of(settings), settings.request_timeout
-    service = CompletionService(engine, loaded.vocabulary, served, rules, loaded.infill, timeout)
+    service = create_service(settings, loaded, engine)
     counts = Metrics(engine.snapshot, loaded.meta.offload)
-    listed = model_list(served, loaded.meta)
+    listed = model_list(service.served, loaded.meta)
 
     cors = CORSConfig(
         allow_origins=list(settings.cors_origin), allow_origin_regex=LOCAL_ORIGINS, expose_headers=["x-request-id"]
