@@ -96,6 +96,11 @@ class LlamaVocabulary:
         self._pieces: dict[int, bytes] = {}
         self._buffer_size = 64
 
+    @cached_property
+    def longest(self) -> int:
+        """As the file writes them, which is never shorter than what they print."""
+        return max(len(llama_cpp.llama_vocab_get_text(self._vocab, token)) for token in range(self.n_tokens))
+
     def _fim(self) -> FimTokens | None:
         """Both ends of the frame must be declared: a token of some other meaning would make nonsense of it."""
         found = {
