@@ -2,9 +2,11 @@
 
 import asyncio
 import re
+import resource
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import httpx
@@ -136,3 +138,36 @@ async def test_ten_megabytes_of_anything_are_refused_while_others_are_served(bpe
         assert small.status_code == 200
         assert len(events((await streaming).content)) > 100
     still_works(bpe)
+
+
+@contextmanager
+def few_files(process: int, n_files: int) -> Iterator[None]:
+    """Another process's limit of open files, lowered."""
+    before = resource.prlimit(process, resource.RLIMIT_NOFILE)
+    resource.prlimit(process, resource.RLIMIT_NOFILE, (n_files, before[1]))
+    try:
+        yield
+    finally:
+        resource.prlimit(process, resource.RLIMIT_NOFILE, before)
+
+
+@pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="another process's limits are Linux's")
+def test_connections_beyond_the_room_for_them_are_told_so_and_the_others_go_on(spm: Served) -> None:
+    n = 8
+    with ExitStack() as held, few_files(spm.server.process.pid, wire.OTHER_FILES + n):
+        connections = [held.enter_context(connected(spm.api.url)) for _ in range(n + 1)]
+        head, _, body = rest(connections[-1]).partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 503 ")
+        assert b"retry-after: " in head
+        assert "connections" in strict_json(body)["error"]["message"]
+        connections[0].sendall(POST + BODY)
+        assert rest(connections[0]).startswith(b"HTTP/1.1 200 ")
+    still_works(spm)
+
+
+def test_a_server_may_open_as_many_files_as_it_takes_connections(spm: Served) -> None:
+    limits = Path(f"/proc/{spm.server.process.pid}/limits")
+    if not limits.exists():
+        pytest.skip("no /proc here")
+    [soft, hard] = next(line.split()[3:5] for line in limits.read_text().splitlines() if "open files" in line)
+    assert int(soft) >= min(wire.MAX_CONNECTIONS, int(hard) - wire.OTHER_FILES)
