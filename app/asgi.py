@@ -180,6 +180,7 @@ def create_engine(settings: Settings, loaded: Loaded) -> Engine:
         settings.max_waiting,
         keeps=settings.prefix_cache,
         drafts=settings.draft == "prompt",
+        n_threads=loaded.n_threads,
         patience=settings.step_timeout,
     )
 
