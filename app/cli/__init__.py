@@ -9,6 +9,7 @@ from app import __version__
 
 COMMANDS = {
     "serve": "Serve a model.",
+    "models": "Get, list, describe and remove models.",
     "probe": None,  # hidden
 }
 """What there is, and what the help says of it without importing it: llama.cpp alone takes half a second."""
