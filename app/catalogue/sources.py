@@ -3,6 +3,8 @@
 A source's module is imported when it is asked for: what speaks to the hub takes a third of a second.
 """
 
+import os
+
 from app.catalogue.remote import Remote
 
 _KINDS = ("hf", "pypi", "https", "http")
@@ -24,6 +26,7 @@ def find(source: str) -> list[Remote]:
     kind, _, rest = source.partition(":")
     match kind:
         case "hf":
+            os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")  # read when it is imported
             from app.catalogue import hub
 
             return hub.find(rest)

@@ -83,7 +83,7 @@ class Store:
                 if self._is_there(path, remote):  # who was waited for has got it
                     partial.unlink()
                     return path
-                with _kept(partial, remote):
+                with _kept(partial, file, remote):
                     self._fill(file, remote, progress)
                 partial.rename(path)
                 _sync(self.root)
@@ -175,11 +175,13 @@ def _alone_in(path: Path) -> Iterator[IO[bytes]]:
 
 
 @contextlib.contextmanager
-def _kept(partial: Path, remote: Remote) -> Iterator[None]:
+def _kept(partial: Path, file: IO[bytes], remote: Remote) -> Iterator[None]:
     """Whatever breaks off, a partial file stays only where the next try can go on with it."""
     try:
         yield
     except BaseException as error:
+        with contextlib.suppress(OSError):
+            file.flush()
         is_full = isinstance(error, OSError) and error.errno in _FULL
         if is_full or isinstance(error, _Wrong) or not remote.resumes or not partial.stat().st_size:
             partial.unlink()
