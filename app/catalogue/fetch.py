@@ -77,10 +77,11 @@ def _known(entry: Entry, remotes: Sequence[Remote]) -> list[Remote]:
     """What was found, as the catalogue knows it. Raises SourceError where it is something else."""
     if len(remotes) != len(entry.files):
         raise SourceError(f"{entry.source} has {len(remotes)} files, and the catalogue {len(entry.files)}.")
-    return [
+    known = [
         _expected(remote, file, sha256)
         for remote, file, sha256 in zip(remotes, entry.files, entry.checksums, strict=True)
     ]
+    return [replace(known[0], size=known[0].size or entry.size)] if len(known) == 1 else known
 
 
 def _expected(remote: Remote, file: str, sha256: str | None) -> Remote:

@@ -37,7 +37,7 @@ class Wanted(NamedTuple):
 def find(source: str) -> list[Remote]:
     """The files of a model, first the one that is served. source: as above, without hf:. Raises SourceError."""
     wanted = _parsed(source)
-    endpoint = os.environ.get("HF_ENDPOINT") or None
+    endpoint = os.environ.get("HF_ENDPOINT", "").rstrip("/") or None
     with _refusals(wanted):
         info = HfApi(endpoint).model_info(wanted.repo, revision=wanted.revision, files_metadata=True)
         files = chosen(wanted, [file for file in info.siblings or [] if file.rfilename.endswith(".gguf")])

@@ -17,6 +17,7 @@ from typing import IO
 
 from app.catalogue import filenames
 from app.catalogue.remote import Remote
+from app.engine import header
 from app.errors import SourceError
 
 VARIABLE = "SEGUE_MODELS"
@@ -57,13 +58,14 @@ class Store:
         """All of a model, what broke off included; how many bytes that frees. Raises SourceError."""
         freed = 0
         for name in filenames.parts_of(file):
-            for path in (self.root / name, *self._partials(name)):
+            for path in (self.root / name, *self.partials(name)):
                 freed += path.stat().st_size if path.is_file() else 0
                 with _disk(path):
                     path.unlink(missing_ok=True)
         return freed
 
-    def _partials(self, file: str) -> list[Path]:
+    def partials(self, file: str) -> list[Path]:
+        """What downloads of a file that broke off have left."""
         shape = re.compile(re.escape(f".{file}.") + r"[0-9a-f]+\.part")
         return [path for path in self.root.glob(".*.part") if shape.fullmatch(path.name)]
 
@@ -117,11 +119,8 @@ class Store:
                 n_read += len(block)
                 progress(n_read)
         file.flush()
+        _check_read(file, remote, n_read, digest.hexdigest())
         os.fsync(file.fileno())
-        if remote.sha256 is not None and digest.hexdigest() != remote.sha256:
-            raise _Wrong(f"{remote.file}: the checksum is {digest.hexdigest()}, and it should be {remote.sha256}.")
-        if remote.size is not None and n_read != remote.size:
-            raise _Wrong(f"{remote.file}: it came with {n_read} bytes, and should have {remote.size}.")
 
     def _check_room(self, remote: Remote, n_read: int) -> None:
         free = shutil.disk_usage(self.root).free
@@ -131,6 +130,17 @@ class Store:
 
 class _Wrong(SourceError):
     """What came is not what it should be: of no use to go on with."""
+
+
+def _check_read(file: IO[bytes], remote: Remote, n_read: int, sha256: str) -> None:
+    """Raises _Wrong. Without a checksum, the first bytes tell a model from a web page that stands in its place."""
+    if remote.sha256 not in (None, sha256):
+        raise _Wrong(f"{remote.file}: the checksum is {sha256}, and it should be {remote.sha256}.")
+    if remote.size not in (None, n_read):
+        raise _Wrong(f"{remote.file}: it came with {n_read} bytes, and should have {remote.size}.")
+    file.seek(0)
+    if remote.sha256 is None and (wrong := header.fault(n_read, file.read(header.N_HEAD))):
+        raise _Wrong(f"{remote.file}: what came {wrong}.")
 
 
 def check(path: Path, sha256: str | None) -> None:
@@ -167,7 +177,7 @@ def _alone_in(path: Path) -> Iterator[IO[bytes]]:
     Who waited may hold what has been renamed or removed since: then it is opened anew.
     """
     while True:
-        with open(os.open(path, os.O_RDWR | os.O_CREAT, 0o644), "r+b") as file:  # noqa: PTH123 - "r+b" makes no file
+        with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o644), "r+b") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             if path.exists() and path.stat().st_ino == os.fstat(file.fileno()).st_ino:
                 yield file

@@ -7,7 +7,6 @@ import contextlib
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
-from urllib.parse import unquote, urlsplit
 
 import httpx2
 
@@ -30,10 +29,10 @@ class _Broken(Exception):
 
 def find(url: str) -> list[Remote]:
     """The file at a URL. Raises SourceError."""
-    name = unquote(PurePosixPath(urlsplit(url).path).name)
-    if not name.endswith(".gguf"):
-        raise SourceError(f"{url}: the address of a file must end with .gguf.")
     try:
+        name = PurePosixPath(httpx2.URL(url).path).name
+        if not name.endswith(".gguf"):
+            raise SourceError(f"{url}: the address of a file must end with .gguf.")
         with _client() as client, client.stream("GET", url) as response:
             _check(url, response)
             size, version = _length(response), _version(response)
@@ -73,6 +72,8 @@ def read(
                     pauses = iter(PAUSES)
                 else:
                     _pause(pauses, url, error)
+            except (httpx2.HTTPError, httpx2.InvalidURL) as error:
+                raise SourceError(f"{url}: {_told(error)}.") from None
 
 
 def _pause(pauses: Iterator[float], url: str, error: Exception) -> None:

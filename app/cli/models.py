@@ -90,7 +90,7 @@ def rm(names: tuple[str, ...], yes: bool) -> None:
 
 def _file_here(library: Library, name: str) -> str:
     file = library.file(name)
-    if file is None or not library.store.size(file):
+    if file is None or not (library.store.size(file) or library.store.partials(file)):
         raise SettingsError(f"{name}: there is no such model in {library.store.root}; `segue models list` shows them.")
     return file
 

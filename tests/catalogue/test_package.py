@@ -1,5 +1,6 @@
 """Packages to a file: parts in their order, and no code of theirs."""
 
+import struct
 import zipfile
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from app.catalogue.store import Store
 from app.errors import SourceError
 from tests.catalogue.conftest import Get
 
-PARTS = [b"GGUF and then ", b"some ", b"weights"]
+PARTS = [struct.pack("<4sIQQ", b"GGUF", 3, 0, 0), b"some ", b"weights"]
 SOURCE = "pypi:toy-gguf-part{1..3}==1.0"
 
 

@@ -1,5 +1,7 @@
 """Files of any web server, over connections that break."""
 
+import struct
+
 import pytest
 
 from app.catalogue.store import Store
@@ -7,7 +9,7 @@ from app.errors import SourceError
 from tests.catalogue.conftest import Get
 from tests.catalogue.web_server import World
 
-BODY = b"GGUF" + bytes(range(256)) * 100
+BODY = struct.pack("<4sIQQ", b"GGUF", 3, 0, 0) + bytes(range(256)) * 100
 
 
 @pytest.fixture(autouse=True)
@@ -70,9 +72,27 @@ def test_another_file_of_the_same_name_is_not_taken_for_it(world: World, get: Ge
     world.files = {"m.gguf": BODY}
     store.root.mkdir()
     (store.root / "m.gguf").write_bytes(b"GGUF another")
-    with pytest.raises(SourceError, match=r"another file: .* 12 bytes, this one 25604.*--as"):
+    with pytest.raises(SourceError, match=r"another file: .* 12 bytes, this one 25624.*--as"):
         get(f"{world.url}/plain/m.gguf")
     assert get(f"{world.url}/plain/m.gguf", "other").name == "other.gguf"
+
+
+def test_a_page_in_a_models_place_is_not_kept(world: World, get: Get, store: Store) -> None:
+    world.files = {"m.gguf": b"<!doctype html><title>Log in</title>"}
+    with pytest.raises(SourceError, match=r"m\.gguf: what came is a web page"):
+        get(f"{world.url}/plain/m.gguf")
+    assert list(store.root.iterdir()) == []
+
+
+def test_an_address_cannot_lead_out_of_the_folder(world: World, get: Get) -> None:
+    world.files = {"a%2F..%2F..%2Fm.gguf": BODY}
+    assert get(f"{world.url}/plain/a%2F..%2F..%2Fm.gguf").name == "m.gguf"
+
+
+@pytest.mark.parametrize("url", ["https://[bad/m.gguf", "https://a b/m.gguf"])
+def test_what_is_no_address_is_refused(get: Get, url: str) -> None:
+    with pytest.raises(SourceError, match=r"m\.gguf: "):
+        get(url)
 
 
 def test_a_file_that_is_there_is_not_fetched_again(world: World, get: Get) -> None:
