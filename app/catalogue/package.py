@@ -16,7 +16,7 @@ from app.catalogue.remote import Remote
 from app.errors import SourceError
 
 _SOURCE = re.compile(
-    r"(?P<head>[\w.-]*)(\{(?P<first>\d+)\.\.(?P<last>\d+)\})?(?P<tail>[\w.-]*)==(?P<version>[\w.!+-]+)"
+    r"(?P<head>[A-Za-z0-9][\w.-]*)(\{(?P<first>\d+)\.\.(?P<last>\d+)\})?(?P<tail>[\w.-]*)==(?P<version>[\w.!+-]+)"
 )
 _ENDING = re.compile(r"[-_.](gguf|part|model)$")
 _BLOCK = 1 << 20

@@ -37,7 +37,7 @@ class _Reader(GGUFReader):
 
     def _texts(self, at: int, n_texts: int) -> list[memoryview]:
         """Strings are a length and so many bytes each. Raises struct.error where the file ends before they do."""
-        view, order = memoryview(self.data), "<" if self.byte_order == "I" else ">"
+        view, order = memoryview(np.asarray(self.data)), "<" if self.byte_order == "I" else ">"
         length, texts = struct.Struct(f"{order}Q"), []
         for _ in range(n_texts):
             (size,) = length.unpack_from(view, at)

@@ -14,7 +14,8 @@ from app.catalogue.entries import Entry
 from app.catalogue.library import Library, Listed
 
 if TYPE_CHECKING:  # what it imports takes a quarter of a second
-    from app.catalogue.description import Description, Memory
+    from app.catalogue.description import Description
+    from app.catalogue.memory import Memory
 
 UNWRAPPED = 1000
 """Columns where no terminal is: a line stays a line for whoever searches it."""

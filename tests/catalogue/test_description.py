@@ -167,12 +167,7 @@ def test_a_damaged_file_is_refused_in_one_line(tmp_path: Path, toy_folder: Path)
 
 
 def test_a_file_that_is_no_model_is_refused(tmp_path: Path) -> None:
-    out = gguf.GGUFWriter(tmp_path / "a.gguf", "")
-    out.kv_data[0].pop("general.architecture")
-    out.add_tensor("a", np.zeros(4, np.float32))
-    out.write_header_to_file()
-    out.write_kv_data_to_file()
-    out.write_tensors_to_file()
-    out.close()
+    path = written(tmp_path / "a.gguf", SIZES)
+    path.write_bytes(path.read_bytes().replace(b"general.architecture", b"general.architectura"))
     with pytest.raises(ModelError, match="names no architecture"):
-        describe(tmp_path / "a.gguf")
+        describe(path)

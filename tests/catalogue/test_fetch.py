@@ -48,7 +48,7 @@ def test_verify_reads_it_again(world: World, store: Store) -> None:
 
 def test_a_source_that_has_another_file_by_now_is_refused_before_it_is_fetched(world: World, store: Store) -> None:
     world.files = {"m.gguf": BODY}
-    with pytest.raises(SourceError, match=f"another by now, of checksum {SHA}; it should be 0000"):
+    with pytest.raises(SourceError, match=f"now has another, of the checksum {SHA}; it should be 0000"):
         got(entry("0" * 64), store)
     assert world.sent() == []
 

@@ -42,7 +42,7 @@ def test_an_unknown_quantisation_lists_those_there_are(world: World, get: Get) -
 
 def test_what_fits_twice_is_named_by_its_file(world: World, get: Get) -> None:
     world.files = {"m-Q4_K_M.gguf": BODY, "m-it-Q4_K_M.gguf": BODY}
-    with pytest.raises(SourceError, match=r"Q4_K_M is several; .*: m-Q4_K_M, m-it-Q4_K_M\."):
+    with pytest.raises(SourceError, match=r"Q4_K_M is several: .*: m-Q4_K_M, m-it-Q4_K_M\."):
         get(f"{SOURCE}:Q4_K_M")
     assert get(f"{SOURCE}:m-it-Q4_K_M").name == "m-it-Q4_K_M.gguf"
 

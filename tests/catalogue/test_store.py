@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from app.catalogue import store as store_module
 from app.catalogue.remote import Remote
 from app.catalogue.store import Store, check
 from app.errors import SourceError
@@ -91,7 +90,7 @@ def test_a_disk_that_is_full_at_the_end_leaves_nothing(store: Store, monkeypatch
     def full(_: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(store_module.os, "fsync", full)
+    monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(SourceError, match="no room"):
         store.put(remote(BODY), nobody)
     assert names(store) == []
