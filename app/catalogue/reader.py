@@ -37,8 +37,9 @@ class _Reader(GGUFReader):
 
     def _texts(self, at: int, n_texts: int) -> list[memoryview]:
         """Strings are a length and so many bytes each. Raises struct.error where the file ends before they do."""
-        view, order = memoryview(np.asarray(self.data)), "<" if self.byte_order == "I" else ">"
-        length, texts = struct.Struct(f"{order}Q"), []
+        view: memoryview = self.data.data
+        length = struct.Struct("<Q" if self.byte_order == "I" else ">Q")
+        texts = []
         for _ in range(n_texts):
             (size,) = length.unpack_from(view, at)
             texts.append(view[at + 8 : at + 8 + size])

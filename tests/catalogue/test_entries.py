@@ -1,11 +1,15 @@
 """The catalogue: its form, and whose entries count."""
 
+import subprocess
+import sys
+import zipfile
 from pathlib import Path
 
 import pytest
 
 from app.catalogue import entries, package
 from app.errors import SettingsError
+from tests.servers import ROOT
 
 GOOD = 'source = "hf:a/b:Q8_0"\nfile = "m.gguf"\n'
 
@@ -30,7 +34,14 @@ def test_the_built_in_catalogue_is_whole() -> None:
 
 
 def test_the_checkout_shows_the_catalogue_that_is_installed() -> None:
-    assert (Path(__file__).parents[2] / "models" / "catalogue.toml").resolve() == entries.BUILT_IN
+    assert (ROOT / "models" / "catalogue.toml").resolve() == entries.BUILT_IN
+
+
+def test_the_wheel_carries_the_catalogue(tmp_path: Path) -> None:
+    build = "import sys; from flit_core.buildapi import build_wheel; build_wheel(sys.argv[1])"
+    subprocess.run([sys.executable, "-c", build, tmp_path], cwd=ROOT, check=True)
+    (wheel,) = tmp_path.glob("*.whl")
+    assert "app/catalogue/catalogue.toml" in zipfile.ZipFile(wheel).namelist()
 
 
 def test_the_folders_own_entries_are_added_and_go_first(tmp_path: Path) -> None:
