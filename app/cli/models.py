@@ -1,15 +1,13 @@
 """`segue models`: what there is to serve, and how it gets here."""
 
 import sys
-from collections.abc import Callable
 
 import click
-from click.shell_completion import CompletionItem
 from rich.filesize import decimal
 
 from app.catalogue import fetch, store
 from app.catalogue.library import Library
-from app.cli import tables
+from app.cli import shell, tables
 from app.cli.console import console, one_line_errors
 from app.cli.download import ended_by_signals, shown
 from app.errors import SettingsError
@@ -25,16 +23,6 @@ def _library() -> Library:
     return Library(store.folder())
 
 
-def _names(*, here: bool) -> Callable[[click.Context, click.Parameter, str], list[CompletionItem]]:
-    """Completion of names for the shell: of models that are here, or of those that can be had."""
-
-    def complete(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        names = [model.name for model in _library().models() if model.here == here]
-        return [CompletionItem(name) for name in names if name.startswith(incomplete)]
-
-    return complete
-
-
 @models.command("list")
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 def list_models(as_json: bool) -> None:
@@ -48,7 +36,7 @@ def list_models(as_json: bool) -> None:
 
 
 @models.command()
-@click.argument("name", metavar="NAME", shell_complete=_names(here=False))
+@click.argument("name", metavar="NAME", shell_complete=shell.names(here=False))
 @click.option("--as", "called", metavar="NAME", help="What the file is to be called, where NAME is a source.")
 @click.option("--verify", is_flag=True, help="Read a file that is there again, and compare its checksum.")
 def get(name: str, called: str | None, verify: bool) -> None:
@@ -73,7 +61,7 @@ def _is_name(text: str) -> bool:
 
 
 @models.command()
-@click.argument("names", metavar="NAME...", nargs=-1, required=True, shell_complete=_names(here=True))
+@click.argument("names", metavar="NAME...", nargs=-1, required=True, shell_complete=shell.names(here=True))
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 def rm(names: tuple[str, ...], yes: bool) -> None:
     """Remove models from the folder."""
@@ -96,7 +84,7 @@ def _file_here(library: Library, name: str) -> str:
 
 
 @models.command()
-@click.argument("name", metavar="NAME_OR_PATH", shell_complete=_names(here=True))
+@click.argument("name", metavar="NAME_OR_PATH", shell_complete=shell.names(here=True, or_file=True))
 @click.option("-c", "--ctx-size", metavar="N", type=click.IntRange(1, 2**31 - 1), help="Tokens to reckon memory for.")
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 def show(name: str, ctx_size: int | None, as_json: bool) -> None:

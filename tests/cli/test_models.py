@@ -135,11 +135,15 @@ def test_a_model_is_described(call: Call, folder: Path) -> None:
         (["models", "rm"], {"toy"}),
         (["models", "show"], {"toy"}),
         (["models"], {"list", "get", "rm", "show"}),
+        (["serve", "--model"], {"toy"}),
     ],
 )
-def test_the_shell_completes_names(call: Call, arguments: list[str], names: set[str]) -> None:
+def test_the_shell_completes_names(call: Call, folder: Path, arguments: list[str], names: set[str]) -> None:
     complete = ShellComplete(main, {}, "segue", "_SEGUE_COMPLETE")
     assert {item.value for item in complete.get_completions(arguments, "")} == names
+    assert {item.value for item in complete.get_completions(arguments, "x")} <= {"x"}
+    (folder / "catalogue.toml").write_text("broken")
+    complete.get_completions(arguments, "")
 
 
 def test_a_signal_ends_a_download_in_order(world: World, folder: Path) -> None:
