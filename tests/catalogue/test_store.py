@@ -1,11 +1,13 @@
 """The folder: a name means a whole file, whatever happens."""
 
+import dataclasses
 import errno
 import hashlib
 import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -66,10 +68,20 @@ def test_a_source_that_cannot_go_on_leaves_nothing(store: Store) -> None:
 
 
 def test_what_a_killed_download_left_is_cleared(store: Store) -> None:
+    """It had no time to: half a file that cannot be gone on with, and what lay in its scratch folder."""
     store.root.mkdir()
     (store.root / ".m.gguf.scratch").mkdir()
     (store.root / ".m.gguf.scratch" / "part.whl").touch()
-    store.put(remote(BODY, resumes=False), nobody)
+
+    def read(_: int, scratch: Path) -> Iterator[bytes]:
+        assert not scratch.exists()
+        (partial,) = store.partials("m.gguf")
+        assert partial.stat().st_size == 0
+        yield BODY
+
+    whole = remote(resumes=False)
+    (store.root / f".m.gguf.{hashlib.sha256(b'1').hexdigest()[:12]}.part").write_bytes(b"half")
+    assert store.put(dataclasses.replace(whole, read=read), nobody).read_bytes() == BODY
     assert names(store) == ["m.gguf"]
 
 
@@ -124,15 +136,20 @@ except SourceError as error:
 """
 
 
-def copying(source: Path, store: Store, *pipe: Path, limit: int = 0) -> "subprocess.Popen[str]":
+@contextmanager
+def copying(source: Path, store: Store, *pipe: Path, limit: int = 0) -> Iterator["subprocess.Popen[str]"]:
     """A process that puts a file into the folder, and prints how far it is.
 
     pipe: what it reads in the file's place. limit: the bytes that a file of its may have; 0: as many as it likes.
     """
-    return subprocess.Popen(
+    with subprocess.Popen(
         [sys.executable, "-c", COPY, source, store.root, str(limit), *pipe],
         cwd=ROOT, env=environment(), text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    )  # fmt: skip
+    ) as process:  # fmt: skip
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 @pytest.fixture
@@ -148,28 +165,50 @@ def test_a_write_that_the_system_refuses_leaves_nothing(store: Store, source: Pa
     assert names(store) == []
 
 
-def test_processes_at_once_make_one_whole_file(store: Store, source: Path) -> None:
-    processes = [copying(source, store) for _ in range(3)]
-    ends = [process.communicate(timeout=60) for process in processes]
-    assert [process.returncode for process in processes] == [0, 0, 0], ends
+LOCKS = Path("/proc/locks")
+tells_of_locks = pytest.mark.skipif(not LOCKS.exists(), reason="this system does not tell who waits for a lock")
+
+
+@tells_of_locks
+def test_processes_at_once_make_one_whole_file(store: Store, source: Path, tmp_path: Path) -> None:
+    """The first has the lock until the others wait for it; they find the file, and fetch nothing."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with copying(source, store, pipe) as first:
+        assert first.stdout
+        assert first.stdout.readline() == "0\n"
+        with copying(source, store) as second, copying(source, store) as third:
+            for other in (second, third):
+                wait_for_lock(other)
+            pipe.write_bytes(source.read_bytes())
+            ends = [process.communicate(timeout=60) for process in (first, second, third)]
+    assert [process.returncode for process in (first, second, third)] == [0, 0, 0], ends
+    assert [out for out, _ in ends[1:]] == ["", ""]
     assert (store.root / source.name).read_bytes() == source.read_bytes()
     assert names(store) == [source.name]
-    # One of them has copied; who came later found the file, or waited for it.
-    assert sum(bool(out) for out, _ in ends) == 1
 
 
+@tells_of_locks
 def test_who_waits_for_a_process_that_is_killed_gets_the_file(store: Store, source: Path, tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)  # nobody writes to it
     with copying(source, store, pipe) as stuck:
         assert stuck.stdout
-        assert stuck.stdout.readline() == "0\n"  # it has the lock
+        assert stuck.stdout.readline() == "0\n"
         with copying(source, store) as other:
+            wait_for_lock(other)
             stuck.kill()
             _, said = other.communicate(timeout=60)
     assert other.returncode == 0, said
     assert (store.root / source.name).read_bytes() == source.read_bytes()
     assert names(store) == [source.name]
+
+
+def wait_for_lock(process: "subprocess.Popen[str]") -> None:
+    """Until a process waits for a lock, as the kernel tells; one that does not wait fails the test."""
+    waiting = f" {process.pid} "
+    while not any("->" in line and waiting in line for line in LOCKS.read_text().splitlines()):
+        assert process.poll() is None, process.communicate()
 
 
 def test_a_file_is_checked_again(store: Store) -> None:

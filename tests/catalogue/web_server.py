@@ -6,6 +6,7 @@ commit, size and checksum, to another host, which serves ranges.
 
 import hashlib
 import json
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -154,11 +155,19 @@ class Handler(BaseHTTPRequestHandler):
             self.world.ended.wait()
 
 
+class Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Who has seen enough closes the connection: that is no error here."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
+
+
 @contextmanager
 def serving(world: World) -> Iterator[World]:
     """The world on a port of this machine, until the block ends."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), type("OfThisWorld", (Handler,), {"world": world}))
-    server.daemon_threads = True
+    server = Server(("127.0.0.1", 0), type("OfThisWorld", (Handler,), {"world": world}))
     world.url = f"http://127.0.0.1:{server.server_address[1]}"
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
