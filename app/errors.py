@@ -11,9 +11,10 @@
     │   └── TimedOut            the request took longer than --request-timeout
     ├── GenerationFailed        a fault of the server while it served this request
     ├── NoRoom                  the backend found no free cells: an event for the scheduler, never shown
-    └── StartError              the server cannot start: one line, with the remedy
+    └── StartError              the server, or a command, cannot start: one line, with the remedy
         ├── SettingsError
-        └── ModelError
+        ├── ModelError
+        └── SourceError         a model cannot be had: its source, the network, the disk
 
 Errors know nothing of HTTP: `app.api.errors` maps them to statuses.
 """
@@ -86,7 +87,7 @@ class NoRoom(SegueError):
 
 
 class StartError(SegueError):
-    """The server cannot start; the message is one line and names the remedy."""
+    """The server, or a command, cannot start; the message is one line and names the remedy."""
 
 
 class SettingsError(StartError):
@@ -95,3 +96,7 @@ class SettingsError(StartError):
 
 class ModelError(StartError):
     """The model file cannot be loaded."""
+
+
+class SourceError(StartError):
+    """A model cannot be had from where it should come, or cannot be kept."""

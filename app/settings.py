@@ -61,7 +61,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     api_key: tuple[str, ...] = ()
     api_key_file: str | None = None
     cors_origin: tuple[str, ...] = ()
-    fim_order: Literal["psm", "spm"] = "psm"
+    fim_order: Literal["psm", "spm"] | None = None
     fim_template: str | None = None
     insertion: Literal["frame", "search"] = "frame"
     log_json: bool = False
@@ -133,7 +133,8 @@ def _choices(key: str) -> str:
     if get_origin(kind) is Literal:
         return f"; choose {' or '.join(get_args(kind))}"
     words = [word for part in get_args(kind) if get_origin(part) is Literal for word in get_args(part)]
-    return f"; choose {' or '.join(words)} or a number" if words else ""
+    numbers = ["a number"] if int in get_args(kind) else []
+    return f"; choose {' or '.join(words + numbers)}" if words else ""
 
 
 def _checked(chosen: Mapping[str, Any], sources: Mapping[str, str]) -> Settings:

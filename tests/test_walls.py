@@ -14,6 +14,7 @@ LAYERS = (
     {"app"},
     {"app.errors", "app.log"},
     {"app.engine"},
+    {"app.catalogue"},
     {"app.schemas", "app.settings", "app.names"},
     {"app.completion"},
     {"app.api"},

@@ -5,13 +5,17 @@ from typing import Any
 
 import click
 
+from app.cli import shell
 from app.settings import LISTS, Settings, load
 
 
 def settings(function: Callable[..., None]) -> Callable[..., None]:
     """The flags of Settings. What is not given stays out, so that the environment and the file have their say."""
     options = [
-        click.option("-m", "--model", metavar="PATH", help="GGUF file to serve."),
+        click.option(
+            "-m", "--model", metavar="NAME", shell_complete=shell.names(here=True, or_file=True),
+            help="Model to serve: a GGUF file, or a name of `segue models list`.",
+        ),
         click.option("-a", "--alias", metavar="NAME", multiple=True, help="One more name for it (repeatable)."),
         click.option("--host", metavar="ADDRESS", help="Address to listen on [127.0.0.1]."),
         click.option("--port", metavar="N", type=int, help="Port to listen on [8000]; 0: any free one."),
