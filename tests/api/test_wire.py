@@ -7,12 +7,13 @@ import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
 import pytest
 
-from app.api import wire
+from app.api import server, wire
 from tests.conftest import Served
 from tests.servers import events, strict_json
 
@@ -163,6 +164,35 @@ def test_connections_beyond_the_room_for_them_are_told_so_and_the_others_go_on(s
         connections[0].sendall(POST + BODY)
         assert rest(connections[0]).startswith(b"HTTP/1.1 200 ")
     still_works(spm)
+
+
+FILES = wire.MAX_CONNECTIONS + wire.OTHER_FILES
+
+
+@pytest.mark.parametrize(
+    ("soft", "hard", "wanted"),
+    [
+        (1024, 1 << 20, [(FILES, 1 << 20)]),
+        (1024, resource.RLIM_INFINITY, [(FILES, resource.RLIM_INFINITY)]),
+        (1024, 2000, [(2000, 2000)]),
+        (FILES, 1 << 20, []),
+        (resource.RLIM_INFINITY, resource.RLIM_INFINITY, []),
+    ],
+)
+def test_before_it_serves_a_server_asks_for_the_files_that_connections_need(
+    soft: int, hard: int, wanted: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[int, int]] = []
+
+    class Server:
+        def run(self, sockets: list[Any]) -> None:
+            assert asked == wanted
+
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (soft, hard))
+    monkeypatch.setattr(resource, "setrlimit", lambda _, limits: asked.append(limits))
+    nothing: Any = None
+    monkeypatch.setattr(server, "server_of", lambda *_: Server())
+    server.run(nothing, nothing, nothing)
 
 
 def test_a_server_may_open_as_many_files_as_it_takes_connections(spm: Served) -> None:
