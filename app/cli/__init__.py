@@ -3,6 +3,7 @@
 import click
 
 from app import __version__
+from app.cli.bench import bench
 from app.cli.complete import complete
 from app.cli.probe import probe
 from app.cli.serve import serve
@@ -14,5 +15,5 @@ def main() -> None:
     """segue continues text: any GGUF model behind OpenAI's POST /v1/completions."""
 
 
-for command in (serve, complete, probe):
+for command in (serve, complete, bench, probe):
     main.add_command(command)
