@@ -5,8 +5,10 @@ import click
 from app import __version__
 from app.cli.bench import bench
 from app.cli.complete import complete
+from app.cli.doctor import doctor
 from app.cli.probe import probe
 from app.cli.serve import serve
+from app.cli.shell import completion
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -15,5 +17,5 @@ def main() -> None:
     """segue continues text: any GGUF model behind OpenAI's POST /v1/completions."""
 
 
-for command in (serve, complete, bench, probe):
+for command in (serve, complete, bench, doctor, completion, probe):
     main.add_command(command)
