@@ -79,9 +79,8 @@ def port(settings: Settings) -> Finding:
 def processor(found: machine.Processor, used: frozenset[str]) -> Finding:
     """What a processor has, and what llama.cpp was built to use of it."""
     has = [name for feature, name in FEATURES.items() if feature in found.features]
-    helps = ", ".join(name for name in has if name in used)
-    told = f"{found.name or platform.machine()}{f', which helps by {helps}' if helps else ''}"
+    told = f"{found.name or platform.machine()}; used: {', '.join(name for name in has if name in used) or 'nothing'}"
     if idle := [name for name in has if name not in used]:
         remedy = "scripts/install builds llama.cpp for this very processor"
-        return Finding("processor", "warn", f"{told}; it also has {', '.join(idle)}, of no use to this build", remedy)
+        return Finding("processor", "warn", f"{told}; not used: {', '.join(idle)}", remedy)
     return well("processor", told)

@@ -36,7 +36,7 @@ def show(choice: Choice, console: Console, *, coloured: bool) -> None:
     """A choice's text, and the table of its tokens."""
     entries = choice.logprobs or Logprobs()
     shades = [_shade(logprob) if coloured else Style.null() for logprob in entries.token_logprobs]
-    console.print(_text(choice.text, entries.text_offset, shades), soft_wrap=True)
+    console.print(_text(choice.text, entries.text_offset, shades), end="\n\n", soft_wrap=True)
     console.print(_table(entries, shades, console.width))
 
 
