@@ -9,7 +9,11 @@ from app import __version__
 
 COMMANDS = {
     "serve": "Serve a model.",
+    "complete": "Continue a text.",
     "models": "Get, list, describe and remove models.",
+    "bench": "Measure how fast a model is here, or a server.",
+    "doctor": "Look for what keeps a model from running here.",
+    "completion": "Print what makes a shell complete segue's words.",
     "probe": None,  # hidden
 }
 """What there is, and what the help says of it without importing it: llama.cpp alone takes half a second."""

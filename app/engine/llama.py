@@ -169,6 +169,13 @@ class LlamaVocabulary:
         return buffer.raw[:size]
 
 
+def system_info() -> str:
+    """What llama.cpp was built to use, in its own words; `app.engine.build` reads them."""
+    ggml.load_kernels()
+    told: bytes = llama_cpp.llama_print_system_info()
+    return told.decode("utf-8", "replace")
+
+
 def _apart(work: Callable[..., Any], *arguments: Any) -> Any:
     """Do something in a thread that ends with it.
 

@@ -33,7 +33,7 @@ def test_help_names_every_command_and_setting() -> None:
     for flag in ("--help", "-h"):
         done = CliRunner().invoke(main, [flag])
         assert done.exit_code == 0
-        assert "serve" in done.stdout
+        assert all(f"\n  {name} " in done.stdout for name in ("serve", "complete", "bench", "doctor", "completion"))
         assert done.stderr == ""
     done = CliRunner().invoke(main, ["serve", "--help"])
     assert done.exit_code == 0
