@@ -233,7 +233,11 @@ async def test_a_fault_outside_of_the_engine_is_counted_too(here: Site, monkeypa
 
     before = await here.metrics()
     monkeypatch.setattr("app.completion.service.joined", fail)
-    assert (await here.post()).status_code == 500
+    told = await here.post()
+    assert told.status_code == 500
+    message = envelope(told)["message"]
+    assert told.headers["x-request-id"] in message
+    assert "bug" not in message, "what went wrong is for the log"
     monkeypatch.undo()
     monkeypatch.setattr("app.completion.service.jobs", fail)
     assert (await here.post()).status_code == 500
