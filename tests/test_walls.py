@@ -14,10 +14,11 @@ LAYERS = (
     {"app"},
     {"app.errors", "app.log"},
     {"app.engine"},
-    {"app.schemas", "app.settings", "app.names"},
+    {"app.schemas", "app.settings", "app.names", "app.roster"},
     {"app.completion"},
     {"app.api"},
     {"app.asgi"},
+    {"app.muster"},
     {"app.cli"},
     {"app.__main__"},
 )
