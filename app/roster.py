@@ -35,12 +35,15 @@ T = TypeVar("T", bound=Tenant)
 
 
 class State(StrEnum):
+    """How it stands with a member. LOADING: asked for, and not there yet.
+
+    FAILED: the last load came to nothing; the next request tries again.
+    """
+
     UNLOADED = "unloaded"
     LOADING = "loading"
-    """Asked for, and not there yet."""
     LOADED = "loaded"
     FAILED = "failed"
-    """The last load came to nothing; the next request tries again."""
 
 
 class Arrival:

@@ -46,6 +46,15 @@ def settings(function: Callable[..., None]) -> Callable[..., None]:
             "--repack/--no-repack", default=None,
             help="Lay weights out for this processor (AMX, wide vectors) [on]; off where that crashes or wants memory.",
         ),
+        click.option("--load", metavar="WHEN", help="When a model is loaded: start or first-use [start]."),
+        click.option(
+            "--idle-unload-minutes", metavar="N", type=float,
+            help="Unload a model that nobody has asked for so long; the next request loads it [never].",
+        ),
+        click.option(
+            "--memory-budget", metavar="SIZE",
+            help="What all models together may take, 8G say [four fifths of the memory, and what GPUs have free].",
+        ),
         click.option("--max-logprobs", metavar="N", type=int, help="Ceiling of `logprobs` [20; 5 with --strict]."),
         click.option("--max-stop", metavar="N", type=int, help="Most stop strings [64; 4 with --strict]."),
         click.option("--max-waiting", metavar="N", type=int, help="Requests that may wait in line [256]."),
