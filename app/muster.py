@@ -23,6 +23,9 @@ from app.names import file_of, names_of, told_apart
 from app.roster import Member
 from app.settings import Settings
 
+N_SWEEPS = 3
+"""How often what a model has left is looked for: what was found is closed, and sets more free."""
+
 
 @dataclass(frozen=True, slots=True)
 class Place:
@@ -68,9 +71,9 @@ def _place(settings: Settings, path: Path, names: tuple[str, ...]) -> Place:
 def check_budget(settings: Settings, wanted: Ordered[Place]) -> int:
     """Bytes that all models may take. Raises SettingsError where those that are to be there at the start do not fit.
 
-    One model alone may take what it takes.
+    One model alone may take what it takes, and devices are not asked for it.
     """
-    budget = settings.memory_budget or memory.budget(ggml)
+    budget = settings.memory_budget or (memory.budget(ggml) if len(wanted) > 1 else 0)
     first = [place for place in wanted if place.is_first_loaded]
     needed = sum(place.n_bytes for place in first)
     if len(first) > 1 and needed > budget:
@@ -102,7 +105,9 @@ def create_house(settings: Settings, wanted: Ordered[Place], loaded: Mapping[str
         return create_serving(place.settings, await _loaded(place), turns)
 
     async def sweep() -> None:
-        await asyncio.to_thread(memory.give_back)
+        # The first finds streams that were left; the loop closes them, and the next finds what they held.
+        for _ in range(N_SWEEPS):
+            await asyncio.to_thread(memory.give_back)
 
     # Those who wait for a model are no more than its engine would take at once, running or in its line.
     n_waiting = settings.max_waiting + settings.parallel

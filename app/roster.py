@@ -7,9 +7,8 @@ here happens on one event loop, and what needs no waiting is done without an `aw
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from collections.abc import Sequence as Ordered
-from contextlib import asynccontextmanager
 from enum import StrEnum
 from typing import Generic, Protocol, TypeVar
 
@@ -154,15 +153,6 @@ class Roster(Generic[T]):
                 member.tenant.start()
                 self._admit(member, 0)
 
-    @asynccontextmanager
-    async def use(self, member: Member[T]) -> AsyncIterator[T]:
-        """The member's tenant, which stays for the block's length; see `take`."""
-        tenant = await self.take(member)
-        try:
-            yield tenant
-        finally:
-            self.release(member)
-
     async def take(self, member: Member[T]) -> T:
         """The member's tenant, loaded if need be: it stays until it is released as often as it was taken.
 
@@ -284,10 +274,11 @@ class Roster(Generic[T]):
             leaver.is_leaving = True
             try:
                 await leaver.is_free.wait()
-                arrival.is_certain = True
-                await self._retire(leaver)
-            finally:
+            except asyncio.CancelledError:
                 self._stay(leaver)
+                raise
+            arrival.is_certain = True
+            await self._retire(leaver)
         arrival.is_certain = True
 
     def _stay(self, member: Member[T]) -> None:
@@ -321,7 +312,6 @@ class Roster(Generic[T]):
             await self._sweep()
 
     def _start_clock(self, member: Member[T]) -> None:
-        self._stop_clock(member)
         if member.idle_seconds is not None and member.is_open and not self._is_closing:
             loop = asyncio.get_running_loop()
             member.clock = loop.call_later(member.idle_seconds, self._dismiss, member)

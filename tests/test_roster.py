@@ -35,10 +35,14 @@ class Model:
 
 
 class Site:
-    """A roster of models of sizes, and what was done. A load waits for `gate`; `faults` are raised in its place."""
+    """A roster of models of sizes, and what was done. A load waits for `gate`; `faults` are raised in its place.
+
+    beside: how many were loaded when each load began.
+    """
 
     def __init__(self, budget: int = 100, max_waiting: int = 8, idle: float | None = None, **sizes: int) -> None:
         self.loads: list[str] = []
+        self.beside: list[int] = []
         self.models: dict[str, Model] = {}
         self.sizes = sizes
         self.faults: list[Exception] = []
@@ -52,6 +56,7 @@ class Site:
 
     async def _load(self, member: Member[Model]) -> Model:
         self.loads.append(member.id)
+        self.beside.append(len(self.loaded))
         try:
             await self.gate.wait()
         except asyncio.CancelledError:
@@ -73,13 +78,21 @@ class Site:
     def loaded(self) -> set[str]:
         return {member.id for member in self.roster.members if member.state is State.LOADED}
 
+    @asynccontextmanager
+    async def use(self, member: Member[Model]) -> AsyncIterator[Model]:
+        model = await self.roster.take(member)
+        try:
+            yield model
+        finally:
+            self.roster.release(member)
+
     def ask(self, name: str) -> "asyncio.Task[Model]":
         return asyncio.ensure_future(self.roster.take(self[name]))
 
     async def visit(self, *names: str) -> None:
         """Ask for each, and be done with it."""
         for name in names:
-            async with self.roster.use(self[name]) as model:
+            async with self.use(self[name]) as model:
                 assert model.id == name
                 assert model.has_begun
                 assert not model.n_closed
@@ -229,6 +242,7 @@ async def test_a_large_one_sees_several_out() -> None:
     site = Site(budget=4, a=1, b=1, c=1, d=3)
     await site.visit("a", "b", "c", "d")
     assert site.loaded == {"c", "d"}
+    assert site.beside == [0, 1, 2, 1], "they have left before it comes"
 
 
 async def test_one_who_is_larger_than_the_budget_is_loaded_when_nobody_else_is_there() -> None:
@@ -241,7 +255,7 @@ async def test_one_who_is_larger_than_the_budget_is_loaded_when_nobody_else_is_t
 
 async def test_one_with_work_stays_and_another_leaves_though_it_was_asked_for_later() -> None:
     site = Site(budget=2, a=1, b=1, c=1)
-    async with site.roster.use(site["a"]) as working:
+    async with site.use(site["a"]) as working:
         await site.visit("b", "c")
         assert site.loaded == {"a", "c"}
         assert not working.n_closed
@@ -295,6 +309,19 @@ async def test_one_that_was_to_leave_stays_when_nobody_waits_for_its_room_any_mo
     assert site["a"].n_users == 2
 
 
+async def test_one_that_is_let_off_when_its_work_is_over_has_its_time_again() -> None:
+    """The last who waits for its room leaves in the moment in which it has nothing to do any more."""
+    site = Site(budget=1, idle=PATIENCE, a=1, b=1)
+    await site.roster.take(site["a"])
+    task = site.ask("b")
+    await settle()
+    task.cancel()
+    site.roster.release(site["a"])
+    await settle()
+    assert site["a"].state is State.LOADED
+    assert site["a"].clock is not None
+
+
 async def test_one_that_has_just_come_is_not_sent_away_before_those_who_waited_have_had_it() -> None:
     site = Site(budget=1, a=1, b=1)
     site.gate.clear()
@@ -326,13 +353,15 @@ async def test_a_line_has_an_end_and_moves_on() -> None:
     await asyncio.gather(*tasks)
 
 
-async def test_one_that_turns_out_larger_makes_those_leave_that_have_nothing_to_do() -> None:
+@pytest.mark.parametrize(("size", "left"), [(3, {"b", "c"}), (9, {"b", "c"})])
+async def test_one_that_turns_out_larger_makes_those_leave_that_have_nothing_to_do(size: int, left: set[str]) -> None:
     site = Site(budget=4, a=1, b=1, c=1)
-    site.sizes["c"] = 3
-    async with site.roster.use(site["b"]):
+    site.sizes["c"] = size
+    async with soon(), site.use(site["b"]) as working:
         await site.visit("a", "c")
-        assert site.loaded == {"b", "c"}
-    assert site["c"].n_bytes == 3
+        assert site.loaded == left
+        assert not working.n_closed
+    assert site["c"].n_bytes == size
 
 
 async def test_one_with_nothing_to_do_leaves_after_its_time_and_comes_again() -> None:
@@ -346,8 +375,9 @@ async def test_one_with_nothing_to_do_leaves_after_its_time_and_comes_again() ->
 
 
 async def test_one_with_work_has_no_time_to_leave_at() -> None:
-    site = Site(idle=0.001, a=1)
-    async with site.roster.use(site["a"]):
+    site = Site(idle=PATIENCE, a=1)
+    await site.visit("a")
+    async with site.use(site["a"]):
         assert site["a"].clock is None
         await site.visit("a")
         assert site["a"].clock is None
@@ -367,6 +397,27 @@ async def test_one_that_is_asked_for_when_its_time_is_over_stays() -> None:
     await settle()
     assert site.loads == ["a", "b"]
     assert site["a"].state is State.LOADED
+
+
+async def test_one_that_is_in_use_when_its_time_is_over_stays() -> None:
+    site = Site(idle=PATIENCE, a=1, b=1)
+    await site.visit("a")
+    site.gate.clear()
+    other = site.ask("b")
+    await settle()
+    site.roster._dismiss(site["a"])
+    async with site.use(site["a"]) as working:
+        site.gate.set()
+        await other
+        await settle()
+        assert not working.n_closed
+
+
+async def test_no_clock_runs_after_the_end() -> None:
+    site = Site(idle=PATIENCE, a=1)
+    async with site.use(site["a"]):
+        await site.roster.close()
+    assert site["a"].clock is None
 
 
 async def test_who_asks_for_one_that_is_being_closed_waits_and_has_it_anew() -> None:

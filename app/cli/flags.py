@@ -95,7 +95,9 @@ def settings(function: Callable[..., None]) -> Callable[..., None]:
         ),
         click.option("--log-json", is_flag=True, default=None, help="Log JSON objects, one a line."),
         click.option("--log-prompts", is_flag=True, default=None, help="Log prompts and completions too."),
-        click.option("--config", metavar="FILE", help="TOML file with any of these settings."),
+        click.option(
+            "--config", metavar="FILE", help="TOML file of settings; several models have a table [[models]] each."
+        ),
     ]  # fmt: skip
     for option in reversed(options):
         function = option(function)
