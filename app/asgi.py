@@ -11,6 +11,7 @@ from litestar import Litestar
 from litestar.config.cors import CORSConfig
 from litestar.di import Provide
 from litestar.types import ASGIApp
+from msgspec import structs
 
 from app import __version__
 from app.api import completions, description, editors, errors, health, metrics, models, tokenizer
@@ -24,6 +25,7 @@ from app.api.journal import Journal
 from app.api.leases import Leases, Leasing
 from app.api.metrics import Metrics
 from app.api.request_id import RequestId
+from app.catalogue.entries import Entry
 from app.completion.checks import Rules
 from app.completion.infill import Infill, check_template
 from app.completion.service import CompletionService, Served
@@ -38,7 +40,7 @@ from app.engine.placement import Placement
 from app.engine.scheduler import Budget
 from app.engine.sizes import Sizes
 from app.engine.turns import InTurn, Turns
-from app.names import file_of, names_of
+from app.names import catalogue_entry, file_of, names_of
 from app.schemas import DeviceShare, ModelMeta, OffloadMeta, Props
 from app.settings import Settings
 
@@ -74,6 +76,7 @@ class Loaded:
 def load(settings: Settings, progress: Progress | None = None) -> Loaded:
     """Read the model that the settings name; `progress` may end that. Raises StartError."""
     path = file_of(settings.model)
+    settings = with_defaults(settings, catalogue_entry(path))
     check_template(settings.fim_template)  # before the model, which takes its time
     header.check(path)
     sizes = sizes_of(settings)
@@ -82,7 +85,7 @@ def load(settings: Settings, progress: Progress | None = None) -> Loaded:
     facts = model.facts
     sizes = sizes.settled(facts.n_context_trained)
     infill = Infill(
-        model.vocabulary, settings.fim_order, settings.fim_template, may_search=settings.insertion == "search"
+        model.vocabulary, settings.fim_order or "psm", settings.fim_template, may_search=settings.insertion == "search"
     )
     backend = LlamaBackend(model, sizes)
     placement = backend.placement
@@ -106,6 +109,14 @@ def load(settings: Settings, progress: Progress | None = None) -> Loaded:
         backends=tuple(ggml.backends()),
         n_threads=sizes.n_threads,
     )
+
+
+def with_defaults(settings: Settings, entry: Entry | None) -> Settings:
+    """What the user left open, as the catalogue has it for a model."""
+    if entry is None:
+        return settings
+    own = {"ctx_size": entry.context, "fim_order": entry.fim_order, "fim_template": entry.fim_template}
+    return structs.replace(settings, **{key: value for key, value in own.items() if getattr(settings, key) is None})
 
 
 def sizes_of(settings: Settings) -> Sizes:
@@ -182,6 +193,7 @@ def create_engine(settings: Settings, loaded: Loaded, turns: Turns | None = None
         settings.max_waiting,
         keeps=settings.prefix_cache,
         drafts=settings.draft == "prompt",
+        n_threads=loaded.n_threads,
         patience=settings.step_timeout,
     )
 

@@ -12,9 +12,10 @@
     │   └── Unloadable          the model that it names could not be loaded
     ├── GenerationFailed        a fault of the server while it served this request
     ├── NoRoom                  the backend found no free cells: an event for the scheduler, never shown
-    └── StartError              the server cannot start: one line, with the remedy
+    └── StartError              the server, or a command, cannot start: one line, with the remedy
         ├── SettingsError
-        └── ModelError
+        ├── ModelError
+        └── SourceError         a model cannot be had: its source, the network, the disk
 
 Errors know nothing of HTTP: `app.api.errors` maps them to statuses.
 """
@@ -93,7 +94,7 @@ class NoRoom(SegueError):
 
 
 class StartError(SegueError):
-    """The server cannot start; the message is one line and names the remedy."""
+    """The server, or a command, cannot start; the message is one line and names the remedy."""
 
 
 class SettingsError(StartError):
@@ -102,3 +103,7 @@ class SettingsError(StartError):
 
 class ModelError(StartError):
     """The model file cannot be loaded."""
+
+
+class SourceError(StartError):
+    """A model cannot be had from where it should come, or cannot be kept."""

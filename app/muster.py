@@ -12,14 +12,14 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from app.asgi import Loaded, create_serving, load, sizes_of
+from app.asgi import Loaded, create_serving, load, sizes_of, with_defaults
 from app.completion.infill import check_template
 from app.completion.serving import House, Seat, Serving
 from app.engine import header, memory
 from app.engine.llama import Progress, ggml
 from app.engine.turns import Turns
 from app.errors import SegueError, SettingsError
-from app.names import file_of, names_of, told_apart
+from app.names import catalogue_entry, file_of, names_of, told_apart
 from app.roster import Member
 from app.settings import Settings
 
@@ -62,6 +62,7 @@ def places(settings: Settings) -> list[Place]:
 
 
 def _place(settings: Settings, path: Path, names: tuple[str, ...]) -> Place:
+    settings = with_defaults(settings, catalogue_entry(path))
     check_template(settings.fim_template)
     header.check(path)
     n_bytes, n_context = memory.estimate(path, sizes_of(settings), settings.cache_type_k, settings.cache_type_v)

@@ -58,7 +58,7 @@ class ModelSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     repack: bool = True
     prefix_cache: bool = True
     draft: Literal["off", "prompt"] = "off"
-    fim_order: Literal["psm", "spm"] = "psm"
+    fim_order: Literal["psm", "spm"] | None = None
     fim_template: str | None = None
     insertion: Literal["frame", "search"] = "frame"
     load: Literal["start", "first-use"] = "start"
@@ -210,7 +210,8 @@ def _choices(key: str) -> str:
     if get_origin(kind) is Literal:
         return f"; choose {' or '.join(get_args(kind))}"
     words = [word for part in get_args(kind) if get_origin(part) is Literal for word in get_args(part)]
-    return f"; choose {' or '.join(words)} or a number" if words else ""
+    numbers = ["a number"] if int in get_args(kind) else []
+    return f"; choose {' or '.join(words + numbers)}" if words else ""
 
 
 def _checked(chosen: Mapping[str, Any], kind: type[S], source: Callable[[str], str]) -> S:

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from app.asgi import fingerprint_of, offload_of, sizes_of
+from app.asgi import fingerprint_of, offload_of, sizes_of, with_defaults
+from app.catalogue.entries import Entry
 from app.engine.offload import Offload
 from app.engine.placement import Placement, Share
 from app.engine.sizes import Sizes
@@ -40,6 +41,15 @@ def test_every_slot_has_a_row_or_llama_cpp_would_abort(parallel: int) -> None:
 def test_a_cache_that_holds_no_longest_request_is_refused() -> None:
     with pytest.raises(SettingsError, match=r"cache_size is 100.*ctx_size, which is 200"):
         sizes_of(Settings(cache_size=100, ctx_size=200)).settled(4096)
+
+
+def test_the_catalogue_fills_in_what_was_left_open() -> None:
+    entry = Entry(source="hf:a/b", file="m.gguf", context=512, fim_order="spm", fim_template="{suffix}{prefix}")
+    own = with_defaults(Settings(parallel=3), entry)
+    assert (own.ctx_size, own.fim_order, own.fim_template, own.parallel) == (512, "spm", "{suffix}{prefix}", 3)
+    asked = Settings(ctx_size=64, fim_order="psm", fim_template="{prefix}{suffix}")
+    assert with_defaults(asked, entry) == with_defaults(asked, None) == asked
+    assert with_defaults(Settings(), Entry(source="hf:a/b", file="m.gguf")) == Settings()
 
 
 CPU = Share("CPU", "a processor", 9, 1, 1, 1)

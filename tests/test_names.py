@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from app.errors import SettingsError
-from app.names import file_of, names_of, told_apart
+from app.names import catalogue_entry, file_of, names_of, told_apart
 
 NAMES = {
     "gemma-3-270m-q4_k_m.gguf": ("gemma-3-270m", "gemma-3-270m-q4_k_m"),
@@ -60,6 +60,49 @@ def test_one_executable_serves_the_model_that_lies_beside_it(tmp_path: Path, mon
     monkeypatch.setattr(sys, "frozen", True, raising=False)
     monkeypatch.setattr(sys, "executable", str(tmp_path / "segue"))
     assert file_of(None) == tmp_path / "a.gguf"
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The models' folder."""
+    monkeypatch.setenv("SEGUE_MODELS", str(tmp_path))
+    return tmp_path
+
+
+def test_a_name_of_the_catalogue_is_its_file(folder: Path) -> None:
+    with pytest.raises(SettingsError, match=r"gemma-3-270m is not downloaded; .*: segue models get gemma-3-270m$"):
+        file_of("gemma-3-270m")
+    (folder / "gemma-3-270m-q4_k_m.gguf").touch()
+    assert file_of("gemma-3-270m") == folder / "gemma-3-270m-q4_k_m.gguf"
+
+
+def test_a_file_of_the_folder_is_named_with_its_ending_and_without(folder: Path) -> None:
+    (folder / "mine-Q8_0.gguf").touch()
+    assert file_of("mine-Q8_0") == file_of("mine-Q8_0.gguf") == folder / "mine-Q8_0.gguf"
+
+
+def test_a_file_of_the_working_folder_goes_first(
+    folder: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "a.gguf").touch()
+    here = tmp_path_factory.mktemp("here")
+    (here / "a.gguf").touch()
+    monkeypatch.chdir(here)
+    assert file_of("a.gguf") == Path("a.gguf")
+
+
+def test_what_is_no_model_says_where_it_was_looked_for(folder: Path) -> None:
+    with pytest.raises(SettingsError, match=r"no file nonsense, .*segue models list"):
+        file_of("nonsense")
+    with pytest.raises(SettingsError, match=r"segue models get hf:a/b:Q8_0$"):
+        file_of("hf:a/b:Q8_0")
+
+
+def test_the_catalogue_knows_a_file_wherever_it_lies(folder: Path) -> None:
+    entry = catalogue_entry(Path("/else/where/gemma-3-270m-q4_k_m.gguf"))
+    assert entry
+    assert entry.licence == "Gemma Terms of Use"
+    assert catalogue_entry(Path("/else/where/mine.gguf")) is None
 
 
 def apart(*models: tuple[str, tuple[str, ...]]) -> list[tuple[str, ...]]:

@@ -14,6 +14,7 @@ LAYERS = (
     {"app"},
     {"app.errors", "app.log"},
     {"app.engine"},
+    {"app.catalogue"},
     {"app.schemas", "app.settings", "app.names", "app.roster"},
     {"app.completion"},
     {"app.api"},
@@ -78,6 +79,19 @@ def test_only_one_module_knows_prometheus() -> None:
 
 def test_only_the_command_line_knows_click_and_rich() -> None:
     assert all(name.startswith("app.cli.") for name in users("click") | users("rich"))
+
+
+FILES = {"glob", "io", "mmap", "os", "pathlib", "shutil", "tempfile"}
+"""What leads to the file system."""
+
+
+@pytest.mark.parametrize("name", [name for name in MODULES if part(name) in {"app.api", "app.completion"}])
+def test_no_request_reaches_the_file_system(name: str) -> None:
+    """`app.api.server` binds and ends the process; requests do not get there."""
+    used = {imported.split(".")[0] for imported in imports(MODULES[name])} & FILES
+    assert used <= ({"os"} if name == "app.api.server" else set())
+    named = {node.id for node in ast.walk(ast.parse(MODULES[name].read_text())) if isinstance(node, ast.Name)}
+    assert "open" not in named
 
 
 @pytest.mark.parametrize("name", MODULES)

@@ -13,7 +13,7 @@ from types import FrameType
 import uvicorn
 from litestar.types import ASGIApp
 
-from app.api.wire import Wire
+from app.api.wire import Wire, allow_connections
 from app.errors import StartError
 
 KEEP_ALIVE_SECONDS = 75
@@ -101,6 +101,7 @@ def is_local(listener: socket.socket) -> bool:
 
 def run(app: ASGIApp, listener: socket.socket, end: End) -> None:
     """Serve until a signal comes."""
+    allow_connections()
     server_of(app, end).run(sockets=[listener])
 
 

@@ -1,10 +1,32 @@
-"""The command line: `segue COMMAND`. Each command has a module; this one gathers them."""
+"""The command line: `segue COMMAND`. Each command has a module of its name, which is imported when it is called."""
+
+from importlib import import_module
+from typing import Any
 
 import click
 
 from app import __version__
-from app.cli.probe import probe
-from app.cli.serve import serve
+
+COMMANDS = {
+    "serve": "Serve a model.",
+    "complete": "Continue a text.",
+    "models": "Get, list, describe and remove models.",
+    "bench": "Measure how fast a model is here, or a server.",
+    "doctor": "Look for what keeps a model from running here.",
+    "completion": "Print what makes a shell complete segue's words.",
+    "probe": None,  # hidden
+}
+"""What there is, and what the help says of it without importing it: llama.cpp alone takes half a second."""
+
+
+class Deferred(click.Command):
+    """A command that stands for the one of its name in the module of its name."""
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        command: click.Command = getattr(import_module(f"{__name__}.{self.name}"), str(self.name))
+        return command.make_context(info_name, args, parent, **extra)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -13,5 +35,5 @@ def main() -> None:
     """segue continues text: any GGUF model behind OpenAI's POST /v1/completions."""
 
 
-for command in (serve, probe):
-    main.add_command(command)
+for name, told in COMMANDS.items():
+    main.add_command(Deferred(name, short_help=told, hidden=told is None))

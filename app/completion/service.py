@@ -170,9 +170,21 @@ class CompletionService:
             # Before they are made text, which takes seconds for millions.
             self._check_length(len(form) if last is None else min(len(form), last), max_tokens(request))
             return prompts.from_tokens(self._vocabulary, form, last)
+        if last is None:
+            self._check_size(form, suffix or "")
         if suffix and not self._infill.searches:
             return self._infill.prompt(form, suffix, last)
         return prompts.from_text(self._vocabulary, form, last)
+
+    def _check_size(self, prompt: str, suffix: str) -> None:
+        """Refuse a text that no tokens of the context could hold, before it is cut into them, which takes seconds."""
+        n_chars, n_context = len(prompt) + len(suffix), self.served.n_context
+        if n_chars > n_context and n_chars > n_context * self._vocabulary.longest:
+            raise ContextLengthExceeded(
+                f"This model's context is {n_context} tokens (--ctx-size), of at most {self._vocabulary.longest} bytes "
+                f"each, but the text to be read has {n_chars} characters.",
+                "suffix" if len(suffix) > len(prompt) else "prompt",
+            )
 
     def _check_length(self, n_prompt: int, n_completion: int) -> None:
         n_context = self.served.n_context

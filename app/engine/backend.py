@@ -110,6 +110,10 @@ class Vocabulary(Protocol):
         """Whether the tokenizer puts a space before a text, and after each special token in it."""
 
     @property
+    def longest(self) -> int:
+        """Bytes of the longest token: a text has at least as many tokens as it has times these."""
+
+    @property
     def fim(self) -> FimTokens | None:
         """The tokens that frame a gap, where the model declares them."""
 

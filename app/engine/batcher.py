@@ -12,11 +12,11 @@ from collections.abc import Sequence as Ordered
 from typing import NamedTuple
 
 from app.engine.backend import Backend
+from app.engine.crew import Crew
 from app.engine.draft import Drafter
 from app.engine.events import Event, FinishReason, PromptRead, Started
-from app.engine.logprobs import RowScores
 from app.engine.params import Job
-from app.engine.sampler import Drawn, Sampler, Want
+from app.engine.sampler import Drawn, Want
 from app.engine.scheduler import Budget, Piece, Scheduler
 from app.engine.sequence import Family, Sequence
 from app.engine.slots import Slots
@@ -46,14 +46,17 @@ class Turn(NamedTuple):
 class Batcher:
     """The engine without its thread: submit, cancel, step."""
 
-    def __init__(self, backend: Backend, budget: Budget, *, keeps: bool = True, drafts: bool = False) -> None:
+    def __init__(
+        self, backend: Backend, budget: Budget, *, keeps: bool = True, drafts: bool = False, n_threads: int = 1
+    ) -> None:
         """keeps: whether what was read for one owner stays in the cells for others who begin alike.
 
-        drafts: whether tokens are guessed from the text before, to be verified several in one step.
+        drafts: whether tokens are guessed from the text before, to be verified several in one step. n_threads: for rows
+        of logits.
         """
         limits = backend.limits
         self._backend = backend
-        self._sampler = Sampler(limits.n_vocab)
+        self._crew = Crew(limits.n_vocab, n_threads)
         slots = Slots(backend, limits.n_slots, limits.n_cells)
         self._scheduler = Scheduler(slots, budget, can_cut=limits.can_cut, keeps=keeps)
         self._drafts = drafts and limits.can_cut
@@ -208,9 +211,8 @@ class Batcher:
             return 0
         first = job.score_from + len(family.scores)
         targets: list[int] = job.prompt[first : first + len(rows)].tolist()
-        normalisers = self._sampler.normalisers(rows[: len(targets)])
-        for row, normaliser, target in zip(rows, normalisers, targets, strict=False):
-            family.scores.append(RowScores(row, normaliser, job.n_top or 0).of(target))
+        scores = self._crew.scores(rows[: len(targets)], job.n_top or 0)
+        family.scores += [scored.of(target) for scored, target in zip(scores, targets, strict=True)]
         return len(targets)
 
     def _announce(self, family: Family) -> None:
@@ -230,29 +232,29 @@ class Batcher:
         turns = [turn for turn in turns if turn.sequences[0].slot is not None]
         wants = [_want(turn) for turn in turns]
         try:
-            drawn: list[Drawn | None] = [*self._sampler.sample(rows, wants)]
+            drawn: list[Drawn | None] = [*self._crew.sample(rows, wants)]
         except Exception:
             logger.exception("drawing from %d rows failed; each is drawn from alone", len(turns))
             drawn = [self._draw_alone(turn, want, rows) for turn, want in zip(turns, wants, strict=True)]
-        follows = [self._append(turn, found, rows) for turn, found in zip(turns, drawn, strict=True) if found]
+        follows = [self._append(turn, found) for turn, found in zip(turns, drawn, strict=True) if found]
         return [turn for turn in follows if turn]
 
     def _draw_alone(self, turn: Turn, want: Want, rows: Rows) -> Drawn | None:
         """What comes of one turn; a fault costs its owner alone."""
         try:
-            return self._sampler.sample(rows, [want])[0]
+            return self._crew.sample(rows, [want])[0]
         except Exception as error:
             logger.exception("a sequence failed")
             self._fail(turn.sequences[0].family.owner, error)
             return None
 
-    def _append(self, turn: Turn, drawn: Drawn, rows: Rows) -> Turn | None:
+    def _append(self, turn: Turn, drawn: Drawn) -> Turn | None:
         """Take drawn tokens; returns the next turn where the token is the one that was guessed."""
         first = turn.sequences[0]
         if first.slot is None:  # an earlier turn has failed its owner
             return None
         try:
-            self._tell(turn, drawn, rows)
+            self._tell(turn, drawn)
             if len(turn.sequences) > 1:
                 self._scheduler.branch(first, [s for s in turn.sequences[1:] if not s.is_finished])
             return self._go_on(first, turn)
@@ -261,11 +263,10 @@ class Batcher:
             self._fail(first.family.owner, error)
             return None
 
-    def _tell(self, turn: Turn, drawn: Drawn, rows: Rows) -> None:
+    def _tell(self, turn: Turn, drawn: Drawn) -> None:
         """Give the drawn tokens to their sequences, and what that brings to their owner."""
-        family = turn.sequences[0].family
-        outcomes, n_top = self._outcomes[family.owner], family.job.n_top or 0
-        scores = RowScores(rows[turn.row], drawn.normaliser, n_top) if family.scores_samples else None
+        family, scores = turn.sequences[0].family, drawn.scores
+        outcomes = self._outcomes[family.owner]
         for sequence, token in zip(turn.sequences, drawn.tokens, strict=True):
             outcomes += sequence.append(token, scores.of(token) if scores else None, self._backend.piece(token))
 
@@ -297,4 +298,5 @@ def _want(turn: Turn) -> Want:
     job, family = first.job, first.family
     uniforms = [0.0 if job.sampling.greedy else sequence.rng.random() for sequence in turn.sequences]
     banned = family.banned(len(first.generated))
-    return Want(turn.row, job.sampling, uniforms, first.history, banned, family.scores_samples)
+    n_top = (job.n_top or 0) if family.scores_samples else None
+    return Want(turn.row, job.sampling, uniforms, first.history, banned, n_top)

@@ -106,11 +106,12 @@ class Engine:
         *,
         keeps: bool = False,
         drafts: bool = False,
+        n_threads: int = 1,
         patience: float,
     ) -> None:
-        """keeps, drafts: as a Batcher has them. patience: seconds that a step may take."""
+        """keeps, drafts, n_threads: as a Batcher has them. patience: seconds that a step may take."""
         self._backend = backend
-        self._batcher = Batcher(backend, budget, keeps=keeps, drafts=drafts)
+        self._batcher = Batcher(backend, budget, keeps=keeps, drafts=drafts, n_threads=n_threads)
         self._budget = budget
         self._max_waiting = max_waiting
         self._inbox: SimpleQueue[Submit | Cancel | Close] = SimpleQueue()

@@ -58,7 +58,7 @@ class Ggml:
     """ggml's functions in an open library, or in those that it was linked to."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
-        self._folder = Path(library._name).parent
+        self.folder = Path(library._name).parent
         self._call: dict[str, Any] = {}
         for name, (result, arguments) in _FUNCTIONS.items():
             function = self._call[name] = getattr(library, name)
@@ -70,7 +70,7 @@ class Ggml:
         Asked of libllama's own handle: llama_cpp opens a second copy of libggml, whose register nobody reads.
         """
         if not self._call["ggml_backend_reg_count"]():
-            self._call["ggml_backend_load_all_from_path"](os.fsencode(self._folder))
+            self._call["ggml_backend_load_all_from_path"](os.fsencode(self.folder))
 
     def devices(self) -> list[Device]:
         """Every device that the build and the machine have, the processor among them."""

@@ -15,6 +15,8 @@ from app.errors import ModelError
 Number = int | float
 
 _HEADER = struct.Struct("<4sIQQ")
+N_HEAD = _HEADER.size
+"""Bytes that tell."""
 _PAIR_BYTES, _TENSOR_BYTES = 13, 24
 """The least that a pair of metadata and the description of a tensor take."""
 
@@ -34,29 +36,30 @@ _OTHERS = (
 def check(path: Path) -> None:
     """Raises ModelError, with the remedy, where a file cannot be a model."""
     size, head = _read(path)
-    if wrong := _wrong(size, head):
+    if wrong := fault(size, head):
         raise ModelError(f"{path}: this file {wrong}.")
 
 
 def _read(path: Path) -> tuple[int, bytes]:
     """A file's size and first bytes."""
     if not path.exists():
-        raise ModelError(f"{path}: there is no such model file; check --model, or get one by scripts/get_model.")
+        raise ModelError(f"{path}: there is no such model file; check --model, or get one by `segue models get`.")
     if not path.is_file():
         raise ModelError(f"{path}: this is no file; name the GGUF file itself.")
     try:
         with path.open("rb") as file:
-            return os.fstat(file.fileno()).st_size, file.read(_HEADER.size)
+            return os.fstat(file.fileno()).st_size, file.read(N_HEAD)
     except OSError as error:
         raise ModelError(f"{path}: this file cannot be read: {error.strerror}; check its owner and mode.") from None
 
 
-def _wrong(size: int, head: bytes) -> str | None:
+def fault(size: int, head: bytes) -> str | None:
+    """What is wrong with a file of so many bytes that begins so, and what to do; None where nothing is."""
     if not size:
         return "is empty; download it again"
     if not head.startswith(b"GGUF"):
         return _other(head)
-    if len(head) < _HEADER.size:
+    if len(head) < N_HEAD:
         return "is cut off; download it again"
     _, version, n_tensors, n_pairs = _HEADER.unpack(head)
     if version > 0xFFFF:

@@ -108,8 +108,14 @@ class LlamaVocabulary:
         self.adds_space = is_sentencepiece and model.metadata("tokenizer.ggml.add_space_prefix") != "false"
         self.end_tokens = frozenset(t for t in range(self.n_tokens) if llama_cpp.llama_vocab_is_eog(vocab, t))
         self.fim = self._fim()
-        self._pieces: dict[int, bytes] = {}
+        self._names: dict[int, bytes] = {}
+        self._specials: dict[int, bool] = {}
         self._buffer_size = 64
+
+    @cached_property
+    def longest(self) -> int:
+        """As the file writes them, which is never shorter than what they print."""
+        return max(len(llama_cpp.llama_vocab_get_text(self._vocab, token)) for token in range(self.n_tokens))
 
     def _fim(self) -> FimTokens | None:
         """Both ends of the frame must be declared: a token of some other meaning would make nonsense of it."""
@@ -151,25 +157,38 @@ class LlamaVocabulary:
 
     def is_special(self, token: int) -> bool:
         """Whether a token stands for no text: control tokens, and the unknown one."""
-        attributes = llama_cpp.llama_vocab_get_attr(self._vocab, token)
-        special = llama_cpp.LLAMA_TOKEN_ATTR_CONTROL | llama_cpp.LLAMA_TOKEN_ATTR_UNKNOWN
-        return bool(attributes & special)
+        found = self._specials.get(token)
+        if found is None:
+            attributes = llama_cpp.llama_vocab_get_attr(self._vocab, token)
+            special = llama_cpp.LLAMA_TOKEN_ATTR_CONTROL | llama_cpp.LLAMA_TOKEN_ATTR_UNKNOWN
+            found = self._specials[token] = bool(attributes & special)
+        return found
 
     def piece(self, token: int) -> bytes:
         """The text bytes that a token prints; b"" for special tokens."""
-        piece = self._pieces.get(token)
-        if piece is None:
-            piece = self._pieces[token] = b"" if self.is_special(token) else self.name(token)
-        return piece
+        return b"" if self.is_special(token) else self.name(token)
 
     def name(self, token: int) -> bytes:
         """As `piece`; a special token's name."""
+        found = self._names.get(token)
+        if found is None:
+            found = self._names[token] = self._read_name(token)
+        return found
+
+    def _read_name(self, token: int) -> bytes:
         buffer = ctypes.create_string_buffer(self._buffer_size)
         size = llama_cpp.llama_token_to_piece(self._vocab, token, buffer, len(buffer), 0, True)
         if size < 0:
             self._buffer_size = -size
-            return self.name(token)
+            return self._read_name(token)
         return buffer.raw[:size]
+
+
+def system_info() -> str:
+    """What llama.cpp was built to use, in its own words; `app.engine.build` reads them."""
+    ggml.load_kernels()
+    told: bytes = llama_cpp.llama_print_system_info()
+    return told.decode("utf-8", "replace")
 
 
 def _apart(work: Callable[..., Any], *arguments: Any) -> Any:

@@ -10,12 +10,12 @@ FLOOR = -9999.0
 class RowScores:
     """Log-softmax of one row, for as many tokens as are asked for."""
 
-    __slots__ = ("_normaliser", "_row", "top")
+    __slots__ = ("_row", "normaliser", "top")
 
     def __init__(self, row: Row, normaliser: float, n_top: int) -> None:
         """normaliser: log(sum(exp(row)))."""
         self._row = row
-        self._normaliser = normaliser
+        self.normaliser = normaliser
         self.top: list[tuple[int, float]] = []
         if n_top:
             ids = largest(row, n_top)
@@ -26,4 +26,4 @@ class RowScores:
 
     def of(self, token: int) -> Score:
         """The score of a token; its log probability is at least FLOOR."""
-        return Score(max(self._row.item(token) - self._normaliser, FLOOR), self.top)
+        return Score(max(self._row.item(token) - self.normaliser, FLOOR), self.top)

@@ -15,15 +15,17 @@ from typing import NamedTuple
 import numpy as np
 
 from app.engine.history import History
+from app.engine.logprobs import RowScores
 from app.engine.params import SamplingParams
 from app.engine.weights import Ids, Nucleus, Row, Rows, Weights, largest
 
 
 @dataclass(slots=True, eq=False)
 class Want:
-    """What is wanted of a row: a token for each of `uniforms`, numbers in [0, 1), and maybe its normaliser.
+    """What is wanted of a row: a token for each of `uniforms`, numbers in [0, 1), and maybe its scores.
 
-    row: its number among the step's rows. banned: never drawn.
+    row: its number among the step's rows. banned: never drawn. n_top: likeliest tokens that its scores come with;
+    None where it is not to be scored.
     """
 
     row: int
@@ -31,19 +33,29 @@ class Want:
     uniforms: list[float]
     history: History | None = None
     banned: Ids | None = None
-    scored: bool = False
+    n_top: int | None = None
 
     @property
     def need(self) -> "Need":
         params = self.params
-        adjusted = params.bias is not None or self.history is not None or self.banned is not None
-        return Need(adjusted, params.greedy, params.truncates, params.temperature != 1.0, self.scored)
+        return Need(
+            params.bias is not None or self.history is not None,
+            self.banned is not None,
+            params.greedy,
+            params.truncates,
+            params.temperature != 1.0,
+            self.n_top is not None,
+        )
+
+    def bans(self, token: int) -> bool:
+        return self.banned is not None and bool((self.banned == token).any())
 
 
 class Need(NamedTuple):
     """What has to be done to rows, by which they are grouped."""
 
     adjusted: bool
+    banned: bool
     greedy: bool
     truncates: bool
     tempered: bool
@@ -51,10 +63,10 @@ class Need(NamedTuple):
 
 
 class Drawn(NamedTuple):
-    """What came of a want. normaliser: log(sum(exp(row))); a token's log probability is its logit less this."""
+    """What came of a want."""
 
     tokens: list[int]
-    normaliser: float
+    scores: RowScores | None
 
 
 class Sampler:
@@ -63,15 +75,28 @@ class Sampler:
     def __init__(self, n_vocab: int) -> None:
         self._raw = Weights(n_vocab)
         self._tempered = Weights(n_vocab)
-        self._adjusted = np.zeros((self._raw.most_rows, n_vocab), np.float32)
+        self._adjusted = np.zeros((self.most_rows, n_vocab), np.float32)
 
-    def normalisers(self, rows: Rows) -> list[float]:
-        """log(sum(exp(row))) of each row. Raises FloatingPointError where one has a NaN or no finite logit."""
-        found: list[float] = []
-        for start in range(0, len(rows), self._raw.most_rows):
-            self._raw.load(rows[start : start + self._raw.most_rows])
-            found += self._raw.log_normalisers
+    @property
+    def most_rows(self) -> int:
+        """Rows that are worked on at once."""
+        return self._raw.most_rows
+
+    def scores(self, rows: Rows, n_top: int) -> list[RowScores]:
+        """The scores of each row, with so many of its likeliest tokens.
+
+        Raises FloatingPointError where a row has a NaN or no finite logit.
+        """
+        found: list[RowScores] = []
+        for start in range(0, len(rows), self.most_rows):
+            block = rows[start : start + self.most_rows]
+            found += self._scores(block, [n_top] * len(block))
         return found
+
+    def _scores(self, rows: Rows, n_tops: list[int]) -> list[RowScores]:
+        """Of as many rows as are worked on at once, while they are in the processor's cache."""
+        self._raw.load(rows)
+        return list(map(RowScores, rows, self._raw.log_normalisers, n_tops))
 
     def sample(self, rows: Rows, wants: Ordered[Want]) -> list[Drawn]:
         """What each want asks for: bias and bans, penalties, temperature, then top_k, top_p, min_p.
@@ -83,28 +108,34 @@ class Sampler:
             alike[want.need].append(i)
         drawn: dict[int, Drawn] = {}
         for need, members in alike.items():
-            for start in range(0, len(members), self._raw.most_rows):
-                group = members[start : start + self._raw.most_rows]
+            for start in range(0, len(members), self.most_rows):
+                group = members[start : start + self.most_rows]
                 drawn.update(zip(group, self._sample(rows, [wants[i] for i in group], need), strict=True))
         return [drawn[i] for i in range(len(wants))]
 
     def _sample(self, rows: Rows, wants: list[Want], need: Need) -> list[Drawn]:
         """For a group of rows that need the same."""
         given = _taken(rows, [want.row for want in wants])
-        normalisers = [0.0] * len(wants)
+        scores: list[RowScores] | list[None] = [None] * len(wants)
         if need.scored:
-            self._raw.load(given)
-            normalisers = self._raw.log_normalisers
+            scores = self._scores(given, [want.n_top or 0 for want in wants])
         adjusted = self._adjust(given, wants) if need.adjusted else given
         if need.greedy:
-            tokens = [[token] * len(want.uniforms) for token, want in zip(_greedy(adjusted), wants, strict=True)]
+            tokens = [[token] * len(want.uniforms) for token, want in zip(_greedy(adjusted, wants), wants, strict=True)]
         else:
-            # The pass that scored these very rows has done the work already.
-            weights = self._raw if need.scored and not need.adjusted and not need.tempered else self._tempered
-            if weights is self._tempered:
-                weights.load(adjusted, [want.params.temperature for want in wants] if need.tempered else ())
-            tokens = _drawn(weights, wants, need)
-        return list(map(Drawn, tokens, normalisers))
+            tokens = _drawn(self._weighed(adjusted, wants, need), wants, need)
+        return list(map(Drawn, tokens, scores))
+
+    def _weighed(self, rows: Rows, wants: list[Want], need: Need) -> Weights:
+        """The weights to draw from: those that scored the very rows, where there are such."""
+        weights = self._raw if need.scored and not need.adjusted and not need.tempered else self._tempered
+        temperatures = [want.params.temperature for want in wants]
+        if weights is self._tempered:
+            weights.load(rows, temperatures if need.tempered else ())
+        for i, want in enumerate(wants):
+            if want.banned is not None:
+                weights.ban(i, want.banned, rows[i], temperatures[i])
+        return weights
 
     def _adjust(self, given: Rows, wants: list[Want]) -> Rows:
         adjusted = self._adjusted[: len(given)]
@@ -116,8 +147,6 @@ class Sampler:
                     kept = row[bias.only]
                     row.fill(-np.inf)
                     row[bias.only] = kept
-            if want.banned is not None:
-                row[want.banned] = -np.inf
             if want.history is not None:
                 want.history.penalise(row, want.params)
         return adjusted
@@ -129,13 +158,23 @@ def _taken(rows: Rows, numbers: list[int]) -> Rows:
     return rows[first : first + n] if numbers == list(range(first, first + n)) else rows[numbers]
 
 
-def _greedy(rows: Rows) -> list[int]:
+def _greedy(rows: Rows, wants: list[Want]) -> list[int]:
+    """The likeliest token of each row, which is seldom one that is banned."""
     tokens = rows.argmax(axis=1)
     largest = rows[np.arange(len(rows)), tokens]
     if not np.isfinite(largest).all():
         raise FloatingPointError(f"the largest logits are {largest}")
     found: list[int] = tokens.tolist()
-    return found
+    return [_likeliest_left(rows[i], want) if want.bans(found[i]) else found[i] for i, want in enumerate(wants)]
+
+
+def _likeliest_left(row: Row, want: Want) -> int:
+    left = row.copy()
+    left[want.banned] = -np.inf
+    token = int(left.argmax())
+    if left[token] == -np.inf:
+        raise FloatingPointError("no token is left to draw")
+    return token
 
 
 def _drawn(weights: Weights, wants: list[Want], need: Need) -> list[list[int]]:

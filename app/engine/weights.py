@@ -73,6 +73,18 @@ class Weights:
         np.cumsum(self._lanes[at].sum(axis=0), dtype=np.float64, out=self._edges[at, 1:])
         return float(maximum)
 
+    def ban(self, at: int, ids: Ids, row: Row, temperature: float) -> None:
+        """Leave some tokens of row `at` no weight. row, temperature: as they were loaded.
+
+        Raises FloatingPointError where no token is left.
+        """
+        self.each(at)[ids] = 0
+        np.cumsum(self._lanes[at].sum(axis=0), dtype=np.float64, out=self._edges[at, 1:])
+        if self._edges[at, -1] <= LEAST_TOTAL:
+            left = row.copy()
+            left[ids] = -np.inf
+            self._load_relative(at, left, temperature)
+
     def each(self, at: int) -> Row:
         """One weight a token of row `at`."""
         return self._flat[at, : self.n_vocab]

@@ -77,6 +77,8 @@ def gather(args: argparse.Namespace, stack: ExitStack) -> Bench:
         warm(server)
     if "questions" in args.only:
         bench = replace(bench, uncached=start(model, threads, *servers.cache_flags(False)))
+    if "draft" in args.only:
+        bench = replace(bench, drafting=start(model, threads, "--draft", "prompt"))
     if "host" in args.only:
         toy = make_toy(Path(stack.enter_context(tempfile.TemporaryDirectory())))
         bench = replace(bench, toy_model=toy, toy=start(toy, 1))

@@ -39,7 +39,9 @@ QUICK = Sizes(
 
 @dataclass(frozen=True)
 class Bench:
-    """Sizes, and those who take part. uncached: segue without its prefix cache; toy: with a toy model."""
+    """Sizes, and those who take part. uncached: segue without its prefix cache; drafting: with guesses from the text
+    before; toy: with a toy model.
+    """
 
     sizes: Sizes
     model: str
@@ -47,6 +49,7 @@ class Bench:
     segue: Server
     peers: tuple[Server, ...] = ()
     uncached: Server | None = None
+    drafting: Server | None = None
     toy: Server | None = None
     toy_model: str = ""
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 
 from scripts.benchmark.case import Bench, Case
+from scripts.benchmark.draft import draft
 from scripts.benchmark.host import host
 from scripts.benchmark.reading import prompt, questions, score
 from scripts.benchmark.speed import WAYS, best_of, speed, waiting
@@ -13,6 +14,7 @@ OTHERS: dict[str, Callable[[Bench], Iterator[Case]]] = {
     "score": score,
     "questions": questions,
     "waiting": waiting,
+    "draft": draft,
     "host": host,
 }
 NAMES = (*dict.fromkeys(way.name for way in WAYS), *OTHERS)

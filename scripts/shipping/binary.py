@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from app.cli import COMMANDS
 from scripts.shipping import trial
 from scripts.shipping.host import ROOT, Failure, clean_root, model, need, say
 
@@ -29,6 +30,10 @@ PYINSTALLER = (
     "--hidden-import=uvicorn.lifespan.on",
     "--hidden-import=uvicorn.loops.uvloop",
     "--hidden-import=uvicorn.protocols.http.httptools_impl",
+    "--add-data=app/catalogue/catalogue.toml:app/catalogue",
+    "--collect-submodules=huggingface_hub",  # it imports its own parts by name
+    "--exclude-module=hf_xet",  # a transfer of its own, which is not asked for
+    *(f"--hidden-import=app.cli.{name}" for name in COMMANDS),  # imported when they are called
     "--exclude-module=faker",  # litestar's examples, for a schema that segue writes itself
     "--exclude-module=polyfactory",
     "--exclude-module=tkinter",

@@ -39,8 +39,8 @@ def need(packages: Mapping[str, str]) -> None:
 def model(named: Path | None) -> Path:
     """The file to complete with; where none is named, the catalogue's first."""
     if named is None:
-        get = [sys.executable, str(ROOT / "scripts/get_model")]
-        named = Path(subprocess.run(get, stdout=subprocess.PIPE, text=True, check=True).stdout.strip())
+        get = ROOT / "scripts/get_model"
+        named = Path(subprocess.run([get], stdout=subprocess.PIPE, text=True, check=True).stdout.strip())
     return named.resolve()
 
 

@@ -1,13 +1,18 @@
 """API keys: who has none is told so, as OpenAI tells it; and nobody is shown one."""
 
+import hmac
 import http.client
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 from urllib.parse import urlsplit
 
 import openai
 import pytest
 
+from app.api.auth import KeyGuard
+from app.errors import Unauthorized
 from tests.conftest import FILED_KEYS, KEYS, Served
 from tests.servers import envelope, one_line, segue
 
@@ -129,6 +134,28 @@ def test_no_key_is_said_by_the_server(guarded: Served) -> None:
     for said in (guarded.server.said, *answers):
         for key in (*KEYS, *FILED_KEYS, WRONG):
             assert key not in said
+
+
+def test_what_is_sent_is_compared_in_constant_time_with_every_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also with those behind the one that it is: how long it takes tells nothing of which that is."""
+    compared: list[tuple[bytes, bytes]] = []
+    compare = hmac.compare_digest
+
+    def noted(key: bytes, sent: bytes) -> bool:
+        compared.append((key, sent))
+        return compare(key, sent)
+
+    monkeypatch.setattr(hmac, "compare_digest", noted)
+    guard, handler = KeyGuard(KEYS), SimpleNamespace(opt={})
+    for sent in (*KEYS, WRONG):
+        connection: Any = SimpleNamespace(headers={"authorization": f"Bearer {sent}"})
+        if sent == WRONG:
+            with pytest.raises(Unauthorized):
+                guard(connection, handler)  # type: ignore[arg-type]
+        else:
+            guard(connection, handler)  # type: ignore[arg-type]
+        assert compared == [(key.encode(), sent.encode()) for key in KEYS]
+        compared.clear()
 
 
 def test_openais_client_raises_an_authentication_error(guarded: Served) -> None:

@@ -244,6 +244,37 @@ async def test_a_fault_outside_of_the_engine_is_counted_too(here: Site, monkeypa
     assert [line["outcome"] for line in here.lines] == ["broken", "broken"]
 
 
+async def test_a_step_that_hangs_turns_the_health_until_it_ends(toy_folder: Path) -> None:
+    async with site(toy_folder / "toy-spm.gguf", step_timeout=0.5) as here:
+        assert (await here.http.get("/health")).status_code == 200
+        here.backend.gate.clear()
+        assert envelope(await here.post())["message"].startswith("The engine is stuck")
+        ill = await here.http.get("/health")
+        assert ill.status_code == 503
+        assert envelope(ill)["type"] == "server_error"
+        assert int(ill.headers["retry-after"]) >= 1
+        here.backend.gate.set()
+        while (await here.http.get("/health")).status_code == 503:
+            pass
+        assert (await here.post()).status_code == 200
+
+
+async def test_an_engine_that_has_died_turns_the_health_and_is_a_fault(
+    here: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def die(_: object) -> None:
+        raise RuntimeError("a bug")
+
+    before = await here.metrics()
+    monkeypatch.setattr("app.engine.batcher.Batcher.step", die)
+    for _ in range(2):
+        assert (await here.post()).status_code == 503
+    ill = await here.http.get("/health")
+    assert ill.status_code == 503
+    assert envelope(ill)["type"] == "server_error"
+    assert rise(before, await here.metrics())["segue_faults_total"] == 1
+
+
 async def test_a_line_says_who_asked_for_what_and_what_it_cost(here: Site) -> None:
     response = await here.http.post(
         URL, json={"prompt": "Hello", "max_tokens": 3, "ignore_eos": True, "n": 2, "user": "ann"},

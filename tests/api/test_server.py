@@ -77,6 +77,34 @@ async def test_a_request_that_does_not_arrive_is_not_waited_for(begun: bytes, mo
         writer.close()
 
 
+@pytest.fixture
+def clocks(monkeypatch: pytest.MonkeyPatch) -> list[asyncio.TimerHandle]:
+    """Every clock that is set for a client."""
+    clocks: list[asyncio.TimerHandle] = []
+    start = connection.Connection._clock
+
+    def noted(self: connection.Connection, seconds: float) -> asyncio.TimerHandle:
+        clocks.append(start(self, seconds))
+        return clocks[-1]
+
+    monkeypatch.setattr(connection.Connection, "_clock", noted)
+    return clocks
+
+
+async def test_a_request_that_has_arrived_and_a_client_that_reads_again_have_no_clock(
+    clocks: list[asyncio.TimerHandle],
+) -> None:
+    async with serving(Endless()) as address:
+        reader, writer = await asyncio.open_connection(*address)
+        writer.write(b"GET / HTTP/1.0\r\nhost: a\r\n\r\n")
+        async with asyncio.timeout(30):
+            assert await reader.readuntil(b"\r\n\r\n")
+            assert len(clocks) == 3, "two for the request, and one since so much is not taken at once"
+            await reader.readexactly(2 * len(PIECE))
+            assert [clock.cancelled() for clock in clocks] == [True] * 4
+        writer.close()
+
+
 async def ended(reader: asyncio.StreamReader) -> bool:
     """Whether the connection ends, in whatever way."""
     try:

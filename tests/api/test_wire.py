@@ -2,15 +2,18 @@
 
 import asyncio
 import re
+import resource
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
 import pytest
 
-from app.api import wire
+from app.api import server, wire
 from tests.conftest import Served
 from tests.servers import events, strict_json
 
@@ -136,3 +139,65 @@ async def test_ten_megabytes_of_anything_are_refused_while_others_are_served(bpe
         assert small.status_code == 200
         assert len(events((await streaming).content)) > 100
     still_works(bpe)
+
+
+@contextmanager
+def few_files(process: int, n_files: int) -> Iterator[None]:
+    """Another process's limit of open files, lowered."""
+    before = resource.prlimit(process, resource.RLIMIT_NOFILE)
+    resource.prlimit(process, resource.RLIMIT_NOFILE, (n_files, before[1]))
+    try:
+        yield
+    finally:
+        resource.prlimit(process, resource.RLIMIT_NOFILE, before)
+
+
+@pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="another process's limits are Linux's")
+def test_connections_beyond_the_room_for_them_are_told_so_and_the_others_go_on(spm: Served) -> None:
+    n = 8
+    with ExitStack() as held, few_files(spm.server.process.pid, wire.OTHER_FILES + n):
+        connections = [held.enter_context(connected(spm.api.url)) for _ in range(n + 1)]
+        head, _, body = rest(connections[-1]).partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 503 ")
+        assert b"retry-after: " in head
+        assert "connections" in strict_json(body)["error"]["message"]
+        connections[0].sendall(POST + BODY)
+        assert rest(connections[0]).startswith(b"HTTP/1.1 200 ")
+    still_works(spm)
+
+
+FILES = wire.MAX_CONNECTIONS + wire.OTHER_FILES
+
+
+@pytest.mark.parametrize(
+    ("soft", "hard", "wanted"),
+    [
+        (1024, 1 << 20, [(FILES, 1 << 20)]),
+        (1024, resource.RLIM_INFINITY, [(FILES, resource.RLIM_INFINITY)]),
+        (1024, 2000, [(2000, 2000)]),
+        (FILES, 1 << 20, []),
+        (resource.RLIM_INFINITY, resource.RLIM_INFINITY, []),
+    ],
+)
+def test_before_it_serves_a_server_asks_for_the_files_that_connections_need(
+    soft: int, hard: int, wanted: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[int, int]] = []
+
+    class Server:
+        def run(self, sockets: list[Any]) -> None:
+            assert asked == wanted
+
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (soft, hard))
+    monkeypatch.setattr(resource, "setrlimit", lambda _, limits: asked.append(limits))
+    nothing: Any = None
+    monkeypatch.setattr(server, "server_of", lambda *_: Server())
+    server.run(nothing, nothing, nothing)
+
+
+def test_a_server_may_open_as_many_files_as_it_takes_connections(spm: Served) -> None:
+    limits = Path(f"/proc/{spm.server.process.pid}/limits")
+    if not limits.exists():
+        pytest.skip("no /proc here")
+    [soft, hard] = next(line.split()[3:5] for line in limits.read_text().splitlines() if "open files" in line)
+    assert int(soft) >= min(wire.MAX_CONNECTIONS, int(hard) - wire.OTHER_FILES)

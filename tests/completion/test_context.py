@@ -73,3 +73,25 @@ def test_ids_beyond_the_context_are_refused_before_they_are_made_text(last: int 
     with pytest.raises(ContextLengthExceeded, match=r"12: 9 in the prompt, 3 in the completion") as refused:
         asked.prepare(CompletionRequest(prompt=[1] * 9, max_tokens=3, truncate_prompt_tokens=last))
     assert refused.value.param == "prompt"
+
+
+class Deaf(Mute):
+    """A vocabulary of long tokens, into which no text is cut."""
+
+    longest = 5
+
+
+@pytest.mark.parametrize(("prompt", "suffix"), [("ä" * 41, None), ("a" * 20, "a" * 21), ("a" * 41, "a")])
+def test_a_text_beyond_the_context_is_refused_before_it_is_cut_into_tokens(prompt: str, suffix: str | None) -> None:
+    vocabulary, served = cast(Vocabulary, Deaf()), service.Served(("toy",), "fp_0", 8)
+    asked = service.CompletionService(cast(Engine, None), vocabulary, served, Rules(), Infill(vocabulary))
+    with pytest.raises(ContextLengthExceeded, match=r"8 tokens.* 5 bytes.* 4\d characters") as refused:
+        asked.prepare(CompletionRequest(prompt=prompt, suffix=suffix))
+    assert refused.value.param == ("suffix" if len(suffix or "") > len(prompt) else "prompt")
+
+
+def test_a_text_of_the_longest_tokens_fills_the_context(bpe: Served) -> None:
+    longest = max(bpe.toy.names, key=len)
+    answer = bpe.api.complete(prompt=longest * (N_CONTEXT - 1), max_tokens=1)
+    assert answer["usage"]["prompt_tokens"] == N_CONTEXT - 1
+    assert bpe.api.refused(prompt="a" * 1_000_000)["code"] == "context_length_exceeded"

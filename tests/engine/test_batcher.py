@@ -458,6 +458,24 @@ def test_one_owners_nan_is_not_anothers(fields: dict[str, Any]) -> None:
     same(play.results["healthy"], alone(healthy))
 
 
+def test_a_token_that_cannot_be_told_fails_its_owner_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    play = Play()
+    told = play.backend.piece
+
+    def piece(token: int) -> bytes:
+        if token == MARK:
+            raise Poison
+        return told(token)
+
+    monkeypatch.setattr(play.backend, "piece", piece)
+    healthy = job([1, 2, 4], 5, n_top=1, banned=frozenset({MARK}))
+    play.submit("ill", job([1, 3], 3, n_candidates=2, sampling=SamplingParams(bias=Bias.of({MARK: 100}))))
+    play.submit("healthy", healthy)
+    play.drain()
+    assert play.results["ill"].error is not None
+    same(play.results["healthy"], alone(healthy))
+
+
 def test_nothing_comes_behind_an_error_though_more_of_the_owners_jobs_were_read() -> None:
     """`Result.take` asserts it."""
     play = Play()

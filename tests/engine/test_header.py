@@ -1,5 +1,7 @@
 """A file that cannot be a model is told from one that may be, with the remedy, before llama.cpp sees it."""
 
+import errno
+import os
 import struct
 from pathlib import Path
 from tempfile import NamedTemporaryFile
@@ -59,6 +61,20 @@ def refused(path: Path) -> str:
 def test_a_missing_file_and_a_folder_are_told_apart(tmp_path: Path) -> None:
     assert "no such" in refused(tmp_path / "nowhere.gguf")
     assert "no file" in refused(tmp_path)
+
+
+def test_a_file_that_may_not_be_read_is_told_from_one_that_is_wrong(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def denied(*_: object) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    path = tmp_path / "closed.gguf"
+    path.write_bytes(gguf())
+    monkeypatch.setattr(Path, "open", denied)  # whoever runs the tests may be allowed everything
+    message = refused(path)
+    assert os.strerror(errno.EACCES) in message
+    assert "owner and mode" in message
 
 
 def test_a_model_passes(toy_folder: Path) -> None:

@@ -12,7 +12,7 @@ from tests.engine.fakes import PROPERTY, log_softmax
 
 
 def scores_of(row: NDArray[np.float32], n_top: int) -> RowScores:
-    return RowScores(row, Sampler(len(row)).normalisers(row[None])[0], n_top)
+    return Sampler(len(row)).scores(row[None], n_top)[0]
 
 
 @settings(PROPERTY, max_examples=80)

@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Callable
+from collections.abc import Sequence as Ordered
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import llama_cpp
 import pytest
 
 from app.engine import llama, probe
+from app.engine.backend import Chunk
 from app.engine.offload import Offload
 from app.engine.probe import Trial
 from app.engine.sizes import Sizes
@@ -115,6 +117,26 @@ def test_a_model_whose_logits_are_no_numbers_is_refused(tmp_path: Path, trial: T
     assert data.count(numbers) == 1
     path.write_bytes(data.replace(numbers, b"\x00\x00\xc0\x7f" * 1024))
     assert "no numbers" in refused(trial._replace(path=str(path)))
+
+
+def test_a_batch_and_a_single_token_are_tried(trial: Trial, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They take different kernels."""
+    read: list[list[int]] = []
+
+    class Heard(llama.LlamaBackend):
+        def decode(self, chunks: Ordered[Chunk]) -> Any:
+            read.append([len(chunk.tokens) for chunk in chunks])
+            return super().decode(chunks)
+
+    monkeypatch.setattr(probe, "LlamaBackend", Heard)
+    probe._decode(trial)
+    assert read == [[2], [1]]
+
+
+def test_a_model_that_cannot_decode_is_refused(trial: Trial, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(llama_cpp, "llama_decode", lambda *_: -3)
+    with pytest.raises(ModelError, match=r"answered -3; segue needs a model that writes"):
+        probe._decode(trial)
 
 
 def test_a_folder_with_an_app_of_its_own_does_not_mislead_the_child(

