@@ -15,10 +15,11 @@ LAYERS = (
     {"app.errors", "app.log"},
     {"app.engine"},
     {"app.catalogue"},
-    {"app.schemas", "app.settings", "app.names"},
+    {"app.schemas", "app.settings", "app.names", "app.roster"},
     {"app.completion"},
     {"app.api"},
     {"app.asgi"},
+    {"app.muster"},
     {"app.cli"},
     {"app.__main__"},
 )
