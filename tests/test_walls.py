@@ -18,6 +18,7 @@ LAYERS = (
     {"app.completion"},
     {"app.api"},
     {"app.asgi"},
+    {"app.ray"},
     {"app.cli"},
     {"app.__main__"},
 )

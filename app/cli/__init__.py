@@ -4,6 +4,7 @@ import click
 
 from app import __version__
 from app.cli.probe import probe
+from app.cli.ray import ray
 from app.cli.serve import serve
 
 
@@ -13,5 +14,5 @@ def main() -> None:
     """segue continues text: any GGUF model behind OpenAI's POST /v1/completions."""
 
 
-for command in (serve, probe):
+for command in (serve, ray, probe):
     main.add_command(command)
