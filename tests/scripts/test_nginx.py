@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import os
 import shutil
 import signal
 import socket
@@ -18,10 +17,11 @@ import pytest
 
 from tests.servers import ROOT, Json, Server
 
-NGINX = os.environ.get("NGINX") or shutil.which("nginx") or ""
+NGINX = shutil.which("nginx") or ""
 if not NGINX:
     pytest.skip("nginx is not here (apt install nginx-light)", allow_module_level=True)
 
+TEMPORARY = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
 URL = "/v1/completions"
 PATIENCE = 60.0
 SHORT: Json = {"prompt": "a", "max_tokens": 4}
@@ -63,16 +63,8 @@ def site(toy_folder: Path, tmp_path: Path) -> Iterator[Site]:
             stack.callback(server.process.kill)
             servers[address(server)] = server
         port = free_port()
-        text = (ROOT / "scripts" / "deploy" / "nginx.conf").read_text()
-        for written, real in (
-            *zip(("127.0.0.1:8001", "127.0.0.1:8002"), servers, strict=True),
-            ("127.0.0.1:8000", f"127.0.0.1:{port}"),
-            ("/run/nginx-segue.pid", str(tmp_path / "pid")),
-        ):
-            assert written in text
-            text = text.replace(written, real)
         config = tmp_path / "nginx.conf"
-        config.write_text(text)
+        config.write_text(written_for(list(servers), port, tmp_path))
         with (tmp_path / "nginx.log").open("wb") as log:
             nginx = subprocess.Popen(
                 [NGINX, "-e", "stderr", "-p", str(tmp_path), "-c", str(config), "-g", "daemon off;"],
@@ -86,6 +78,21 @@ def site(toy_folder: Path, tmp_path: Path) -> Iterator[Site]:
             assert nginx.poll() is None, (tmp_path / "nginx.log").read_text()
             assert time.monotonic() < deadline
         yield Site(url, servers)
+
+
+def written_for(servers: list[str], port: int, folder: Path) -> str:
+    """The file with these addresses, and with a folder that is there for whoever runs this."""
+    scratch = "".join(f"{kind}_temp_path {folder}/{kind};" for kind in TEMPORARY)
+    text = (ROOT / "scripts" / "deploy" / "nginx.conf").read_text()
+    for written, real in (
+        *zip(("127.0.0.1:8001", "127.0.0.1:8002"), servers, strict=True),
+        ("127.0.0.1:8000", f"127.0.0.1:{port}"),
+        ("/run/nginx-segue.pid", str(folder / "pid")),
+        ("http {", f"http {{ {scratch}"),
+    ):
+        assert written in text
+        text = text.replace(written, real)
+    return text
 
 
 def listens(port: int) -> bool:
