@@ -67,10 +67,12 @@ def ray(
 ) -> None:
     """Serve a model by replicas on a Ray cluster: the options of serve, for each of them, and those of the cluster."""
     with one_line_errors():
-        cluster = _cluster()
+        least, most = _bounds(replicas, min_replicas, max_replicas)
         settings = _settled(flags.read(given))
+        cluster = _cluster()
         scale = cluster.Scale(
-            *_bounds(replicas, min_replicas, max_replicas),
+            least,
+            most,
             n_cpus=(settings.threads or n_processors()) if cpus is None else cpus,
             n_gpus=gpus,
             upscale_delay=upscale_delay,
