@@ -6,11 +6,12 @@ Owns what a beginning is, and the header that names it; refuses to know who rout
 from collections import deque
 from collections.abc import Sequence
 from hashlib import blake2b
+from typing import Any
 
 import msgspec
 from litestar.datastructures import MutableScopeHeaders
 from litestar.enums import ScopeType
-from litestar.types import ASGIApp, Message, Receive, Scope, Send
+from litestar.types import ASGIApp, Receive, Scope, Send
 from msgspec import UNSET, Struct, UnsetType
 
 from app.api.bodies import MAX_BODY, off_loop
@@ -67,26 +68,27 @@ class Affinity:
         await self._app(scope, receive, send)
 
 
-async def _held(receive: Receive) -> deque[Message]:
+async def _held(receive: Receive) -> deque[Any]:
     """The messages of a body, to its end or until it is longer than any is taken."""
-    held: deque[Message] = deque()
+    held: deque[Any] = deque()
     n_bytes = 0
     while n_bytes <= MAX_BODY:
-        held.append(message := await receive())
+        message: Any = await receive()
+        held.append(message)
         n_bytes += len(message.get("body", b""))
         if not message.get("more_body"):
             break
     return held
 
 
-def _body(held: deque[Message]) -> bytes:
+def _body(held: deque[Any]) -> bytes:
     return b"".join(message.get("body", b"") for message in held)
 
 
-def _again(held: deque[Message], receive: Receive) -> Receive:
+def _again(held: deque[Any], receive: Receive) -> Receive:
     """The messages that were held, then those that come."""
 
-    async def next_message() -> Message:
+    async def next_message() -> Any:
         return held.popleft() if held else await receive()
 
     return next_message
