@@ -112,3 +112,8 @@ class House(Roster[Serving]):
     ) -> None:
         self.seats = tuple(seats)
         super().__init__(self.seats, load, budget, max_waiting, sweep)
+
+    @property
+    def unsound(self) -> Seat | None:
+        """A model with which something is wrong, if there is one."""
+        return next((seat for seat in self.seats if not seat.is_sound), None)
