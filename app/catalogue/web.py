@@ -12,7 +12,7 @@ import httpx2
 
 from app import __version__
 from app.catalogue.remote import Remote
-from app.errors import SourceError
+from app.errors import SettingsError, SourceError
 
 TIMEOUT = 30.0
 """Seconds without a byte."""
@@ -28,11 +28,11 @@ class _Broken(Exception):
 
 
 def find(url: str) -> list[Remote]:
-    """The file at a URL. Raises SourceError."""
+    """The file at a URL. Raises StartError."""
     try:
         name = PurePosixPath(httpx2.URL(url).path).name
         if not name.endswith(".gguf"):
-            raise SourceError(f"{url}: the address of a file must end with .gguf.")
+            raise SettingsError(f"{url}: the address of a file must end with .gguf.")
         with _client() as client, client.stream("GET", url) as response:
             _check(url, response)
             size, version = _length(response), _version(response)
@@ -128,4 +128,4 @@ def _length(response: httpx2.Response) -> int | None:
 
 
 def _told(error: Exception) -> str:
-    return str(error) or type(error).__name__
+    return str(error).rstrip(".") or type(error).__name__

@@ -74,3 +74,7 @@ def test_a_file_that_may_not_be_read_is_told_from_one_that_is_wrong(
 def test_a_model_passes(toy_folder: Path) -> None:
     for name in ("toy-spm", "toy-bpe"):
         header.check(toy_folder / f"{name}.gguf")
+
+
+def test_what_no_system_lets_a_file_be_called_is_refused() -> None:
+    assert "File name too long" in refused(Path("x" * 300))
