@@ -136,8 +136,7 @@ def _refusals(wanted: Wanted) -> Iterator[None]:
     except errors.HfHubHTTPError as error:
         raise SourceError(f"{asked}: {_denied(error.response)}") from None
     except httpx2.HTTPError as error:
-        reason = str(error).rstrip(".") or type(error).__name__
-        raise SourceError(f"{asked}: the hub cannot be reached: {reason}.") from None
+        raise SourceError(f"{asked}: the hub cannot be reached: {web.told(error)}.") from None
     except (ValueError, TypeError, LookupError, AttributeError):  # the client believes whatever says 200
         raise SourceError(f"{asked}: what answers there is no hub; look at HF_ENDPOINT and the proxy.") from None
 

@@ -20,7 +20,7 @@ from app.catalogue import filenames
 from app.catalogue.remote import Remote
 from app.catalogue.sources import path_of
 from app.engine import header
-from app.errors import SourceError
+from app.errors import SettingsError, SourceError
 
 VARIABLE = "SEGUE_MODELS"
 _BLOCK = 1 << 20
@@ -32,8 +32,12 @@ Progress = Callable[[int], None]
 
 
 def folder() -> Path:
-    """$SEGUE_MODELS, or models/ in the working folder. Raises SettingsError where there is no such home."""
-    return path_of(os.environ.get(VARIABLE) or "models").absolute()
+    """$SEGUE_MODELS, or models/ in the working folder. Raises SettingsError where home or working folder are none."""
+    path = path_of(os.environ.get(VARIABLE) or "models")
+    try:
+        return path.absolute()
+    except FileNotFoundError:
+        raise SettingsError(f"the working folder is gone: go to another, or set {VARIABLE} to a whole path.") from None
 
 
 class Store:

@@ -37,7 +37,7 @@ def find(url: str) -> list[Remote]:
             _check(url, response)
             size, version = _length(response), _version(response)
     except (httpx2.HTTPError, httpx2.InvalidURL, _Broken) as error:
-        raise SourceError(f"{url}: {_told(error)}.") from None
+        raise SourceError(f"{url}: {told(error)}.") from None
     return [
         Remote(
             file=name,
@@ -73,14 +73,14 @@ def read(
                 else:
                     _pause(pauses, url, error)
             except (httpx2.HTTPError, httpx2.InvalidURL) as error:
-                raise SourceError(f"{url}: {_told(error)}.") from None
+                raise SourceError(f"{url}: {told(error)}.") from None
 
 
 def _pause(pauses: Iterator[float], url: str, error: Exception) -> None:
     """Raises SourceError after the last."""
     pause = next(pauses, None)
     if pause is None:
-        raise SourceError(f"{url}: {_told(error)}. Try again later: it goes on from there.") from None
+        raise SourceError(f"{url}: {told(error)}. Try again later: it goes on from there.") from None
     time.sleep(pause)
 
 
@@ -127,5 +127,6 @@ def _length(response: httpx2.Response) -> int | None:
     return None
 
 
-def _told(error: Exception) -> str:
+def told(error: Exception) -> str:
+    """What went wrong on the way, for the middle of a sentence."""
     return str(error).rstrip(".") or type(error).__name__

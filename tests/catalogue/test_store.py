@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from app.catalogue.remote import Remote
-from app.catalogue.store import Store, check
-from app.errors import SourceError
+from app.catalogue.store import VARIABLE, Store, check, folder
+from app.errors import SettingsError, SourceError
 from tests.servers import ROOT, environment
 
 BODY = b"GGUF" + bytes(range(256)) * 100
@@ -251,3 +251,14 @@ def test_what_is_wrong_is_not_read_to_its_end(store: Store, block: bytes, size: 
     with pytest.raises(SourceError, match=words):
         store.put(unknown, nobody)
     assert names(store) == []
+
+
+def test_a_working_folder_that_is_gone_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(VARIABLE, raising=False)
+    (gone := tmp_path / "gone").mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    with pytest.raises(SettingsError, match="the working folder is gone"):
+        folder()
+    monkeypatch.setenv(VARIABLE, str(tmp_path))
+    assert folder() == tmp_path
