@@ -2,8 +2,7 @@
 
 import hashlib
 import os
-import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, fields
 from typing import Any
@@ -23,23 +22,26 @@ from app.api.disconnect import ClientGone
 from app.api.drain import Drain
 from app.api.head import HeadAsGet
 from app.api.journal import Journal
+from app.api.leases import Leases, Leasing
 from app.api.metrics import Metrics
 from app.api.request_id import RequestId
 from app.catalogue.entries import Entry
 from app.completion.checks import Rules
 from app.completion.infill import Infill, check_template
 from app.completion.service import CompletionService, Served
+from app.completion.serving import House, Serving
 from app.completion.tokenizer import TokenizerService
 from app.engine import header, probe
 from app.engine.backend import Backend, Vocabulary
 from app.engine.engine import Engine
-from app.engine.llama import MAX_SLOTS, LlamaBackend, LlamaModel, ggml
+from app.engine.llama import MAX_SLOTS, LlamaBackend, LlamaModel, Progress, ggml
 from app.engine.offload import Offload
 from app.engine.placement import Placement
 from app.engine.scheduler import Budget
 from app.engine.sizes import Sizes
+from app.engine.turns import InTurn, Turns
 from app.names import catalogue_entry, file_of, names_of
-from app.schemas import DeviceShare, Model, ModelList, ModelMeta, OffloadMeta, Props
+from app.schemas import DeviceShare, ModelMeta, OffloadMeta, Props
 from app.settings import Settings
 
 N_SLOTS = 64
@@ -71,14 +73,14 @@ class Loaded:
     n_threads: int
 
 
-def load(settings: Settings, progress: Callable[[float], None] | None = None) -> Loaded:
-    """Read the model that the settings name. Raises StartError."""
+def load(settings: Settings, progress: Progress | None = None) -> Loaded:
+    """Read the model that the settings name; `progress` may end that. Raises StartError."""
     path = file_of(settings.model)
     settings = with_defaults(settings, catalogue_entry(path))
     check_template(settings.fim_template)  # before the model, which takes its time
     header.check(path)
     sizes = sizes_of(settings)
-    offload = probe.check(probe.Trial(str(path), offload_of(settings), sizes))
+    offload = probe.check(probe.Trial(str(path), offload_of(settings), sizes), progress=progress)
     model = LlamaModel(path, offload, progress)
     facts = model.facts
     sizes = sizes.settled(facts.n_context_trained)
@@ -174,8 +176,8 @@ def n_processors() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def create_engine(settings: Settings, loaded: Loaded) -> Engine:
-    """The engine of a loaded model."""
+def create_engine(settings: Settings, loaded: Loaded, turns: Turns | None = None) -> Engine:
+    """The engine of a loaded model. turns: where there are others."""
     limits = loaded.backend.limits
     budget = Budget(
         settings.parallel,
@@ -186,7 +188,7 @@ def create_engine(settings: Settings, loaded: Loaded) -> Engine:
         N_WORTH,
     )
     return Engine(
-        loaded.backend,
+        InTurn(loaded.backend, turns) if turns else loaded.backend,
         budget,
         settings.max_waiting,
         keeps=settings.prefix_cache,
@@ -203,24 +205,33 @@ def create_service(settings: Settings, loaded: Loaded, engine: Engine) -> Comple
     return CompletionService(engine, loaded.vocabulary, served, rules, loaded.infill, settings.request_timeout)
 
 
-def create_app(settings: Settings, loaded: Loaded, engine: Engine, drain: Drain) -> ASGIApp:
-    """The application that serves a loaded model by an engine, which it starts and closes, until `drain` begins."""
-    limits = loaded.backend.limits
-    service = create_service(settings, loaded, engine)
-    counts = Metrics(engine.snapshot, loaded.meta.offload)
-    listed = model_list(service.served, loaded.meta)
+def create_serving(settings: Settings, loaded: Loaded, turns: Turns | None = None) -> Serving:
+    """All that serves a loaded model. turns: where there are others."""
+    engine = create_engine(settings, loaded, turns)
+    return Serving(
+        engine,
+        create_service(settings, loaded, engine),
+        TokenizerService(loaded.vocabulary, loaded.backend.limits.n_context),
+        props_of(settings, loaded),
+        loaded.meta,
+        sum(share.n_weights + share.n_cache + share.n_compute for share in loaded.placement.shares),
+    )
 
+
+def create_app(settings: Settings, house: House, drain: Drain) -> ASGIApp:
+    """The application that serves the models of a house, which it opens and closes, until `drain` begins."""
+    counts = Metrics(house.seats, labelled=bool(settings.models))
     cors = CORSConfig(
         allow_origins=list(settings.cors_origin), allow_origin_regex=LOCAL_ORIGINS, expose_headers=["x-request-id"]
     )
 
     @asynccontextmanager
     async def running(_: Litestar) -> AsyncIterator[None]:
-        engine.start()
+        house.start()
         try:
             yield
         finally:
-            await engine.close()
+            await house.close()
 
     def given(value: Any) -> Provide:
         return Provide(lambda: value, sync_to_thread=False, use_cache=True)
@@ -242,13 +253,10 @@ def create_app(settings: Settings, loaded: Loaded, engine: Engine, drain: Drain)
             description.docs,
         ],
         dependencies={
-            "service": given(service),
-            "engine": given(engine),
-            "models": given(listed),
+            "house": given(house),
+            "leasing": given(Leasing(house, rules_of(settings), settings.request_timeout)),
             "metrics": given(counts),
             "settings": given(settings),
-            "tokenizer": given(TokenizerService(loaded.vocabulary, limits.n_context)),
-            "props": given(props_of(settings, loaded)),
         },
         guards=[KeyGuard(settings.api_key), drain],
         cors_config=cors,
@@ -259,7 +267,7 @@ def create_app(settings: Settings, loaded: Loaded, engine: Engine, drain: Drain)
         logging_config=None,
     )
     seen = Journal(ForeignPreflight(app, cors), counts, with_texts=settings.log_prompts)
-    return RequestId(HeadAsGet(seen))
+    return RequestId(HeadAsGet(Leases(seen)))
 
 
 def rules_of(settings: Settings) -> Rules:
@@ -282,24 +290,4 @@ def props_of(settings: Settings, loaded: Loaded) -> Props:
         chat_template=loaded.vocabulary.chat_template or "",
         modalities={"vision": False, "audio": False},
         build_info=f"segue {__version__}",
-    )
-
-
-def model_list(served: Served, meta: ModelMeta) -> ModelList:
-    """The answer of /v1/models."""
-    created = int(time.time())
-    return ModelList(
-        "list",
-        [
-            Model(
-                name,
-                "model",
-                created,
-                owned_by="segue",
-                root=served.id,
-                max_model_len=served.n_context,
-                meta=meta,
-            )
-            for name in served.names
-        ],
     )

@@ -8,7 +8,8 @@
     ├── Unauthorized            no key, or a wrong one
     ├── Overloaded              the waiting line is full
     ├── Unavailable             the server is stopping, or its engine has died
-    │   └── TimedOut            the request took longer than --request-timeout
+    │   ├── TimedOut            the request took longer than --request-timeout
+    │   └── Unloadable          the model that it names could not be loaded
     ├── GenerationFailed        a fault of the server while it served this request
     ├── NoRoom                  the backend found no free cells: an event for the scheduler, never shown
     └── StartError              the server, or a command, cannot start: one line, with the remedy
@@ -76,6 +77,12 @@ class TimedOut(Unavailable):
     """The request took longer than the settings allow; nothing of it goes on."""
 
     code = "timeout"
+
+
+class Unloadable(Unavailable):
+    """The request names a model that could not be loaded; it may be tried again."""
+
+    code = "model_not_loaded"
 
 
 class GenerationFailed(SegueError):

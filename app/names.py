@@ -1,6 +1,7 @@
 """Which file a model is, and what it is called: its id, and the other names under which it is served."""
 
 import sys
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -62,3 +63,21 @@ def _only_model_in(folder: Path) -> Path:
 def names_of(path: Path, aliases: Iterable[str] = ()) -> tuple[str, ...]:
     """The id first: the file's name without its quantisation; then the file's name, and the aliases."""
     return tuple(dict.fromkeys((filenames.model_of(path.name), filenames.stem_of(path.name), *aliases)))
+
+
+def told_apart(models: Iterable[tuple[Path, Iterable[str]]]) -> list[tuple[str, ...]]:
+    """The names of several models, from the file and the aliases of each. Raises SettingsError where two share one.
+
+    A short name that several would have, as two quantisations of one model do, is only whose alias it is.
+    """
+    named = [(names_of(path, own := tuple(aliases)), {names_of(path)[-1], *own}) for path, aliases in models]
+    n_of = Counter(short for (short, *_), _ in named)
+    told = [tuple(name for name in names if n_of[name] < 2 or name in sure) for names, sure in named]
+    for number, names in enumerate(told, 1):
+        for before, others in enumerate(told[: number - 1], 1):
+            if shared := set(names) & set(others):
+                raise SettingsError(
+                    f"[[models]] number {number} is called {min(shared)!r}, as number {before} is: give each its own "
+                    "alias, or its file another name."
+                )
+    return told

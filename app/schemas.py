@@ -144,6 +144,7 @@ class Usage(Struct):
 class TokenizeRequest(Struct, frozen=True, kw_only=True):
     """A text to be cut into tokens. Special tokens in it are parsed."""
 
+    model: str | None = None
     prompt: str
     add_special_tokens: Annotated[bool | None, Meta(description="Put BOS first if the model asks for it.")] = None
 
@@ -159,6 +160,7 @@ class Tokenized(Struct):
 class DetokenizeRequest(Struct, frozen=True, kw_only=True):
     """Tokens to be made text."""
 
+    model: str | None = None
     tokens: list[int]
 
 
@@ -227,6 +229,7 @@ class InfillRequest(Struct, frozen=True, kw_only=True):
     `prompt` follows `input_prefix`. n_predict -1: until the gap is full, or the context.
     """
 
+    model: str | None = None
     input_prefix: str | None = None
     input_suffix: str | None = None
     prompt: str | None = None
@@ -352,8 +355,15 @@ class ModelMeta(Struct):
     offload: OffloadMeta
 
 
+class ModelStatus(Struct, omit_defaults=True):
+    """The state in the words of llama.cpp's router."""
+
+    value: Literal["unloaded", "loading", "loaded"]
+    failed: bool = False
+
+
 class Model(Struct):
-    """A name under which a model is served; `root` is the model's own id."""
+    """A name under which a model is served; `root` is the model's own id. meta: null until it was loaded once."""
 
     id: str
     object: Literal["model"]
@@ -361,7 +371,9 @@ class Model(Struct):
     owned_by: str
     root: str
     max_model_len: int
-    meta: ModelMeta
+    state: Literal["unloaded", "loading", "loaded", "failed"]
+    status: ModelStatus
+    meta: ModelMeta | None
 
 
 class ModelList(Struct):

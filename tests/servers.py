@@ -37,11 +37,11 @@ def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
 class Server:
     """A running server. Its stderr goes to a file, so that no pipe can fill up."""
 
-    def __init__(self, log: Path, *flags: str, extra: Mapping[str, str] | None = None) -> None:
+    def __init__(self, log: Path, *flags: str, command: str = "serve", extra: Mapping[str, str] | None = None) -> None:
         self.log = log
         with log.open("wb") as sink:
             self.process = subprocess.Popen(
-                [*COMMAND, "serve", "--port", "0", *flags],
+                [*COMMAND, command, "--port", "0", *flags],
                 cwd=ROOT, env=environment(extra), stdin=subprocess.DEVNULL, stdout=sink, stderr=sink,
             )  # fmt: skip
         try:
@@ -81,9 +81,9 @@ class Server:
 
 
 @contextmanager
-def running(log: Path, *flags: str, extra: Mapping[str, str] | None = None) -> Iterator[Server]:
+def running(log: Path, *flags: str, command: str = "serve", extra: Mapping[str, str] | None = None) -> Iterator[Server]:
     """A server that must live until the end of the block, and then end with success when asked to."""
-    server = Server(log, *flags, extra=extra)
+    server = Server(log, *flags, command=command, extra=extra)
     try:
         yield server
         assert server.process.poll() is None, f"the server died: {server.said}"

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from app.errors import SettingsError
-from app.names import catalogue_entry, file_of, names_of
+from app.names import catalogue_entry, file_of, names_of, told_apart
 
 NAMES = {
     "gemma-3-270m-q4_k_m.gguf": ("gemma-3-270m", "gemma-3-270m-q4_k_m"),
@@ -109,3 +109,31 @@ def test_the_catalogue_knows_a_file_wherever_it_lies(folder: Path) -> None:
 def test_what_no_system_lets_a_file_be_called_is_refused(name: str) -> None:
     with pytest.raises(SettingsError, match="cannot be looked at: File name too long"):
         file_of(name)
+
+
+def apart(*models: tuple[str, tuple[str, ...]]) -> list[tuple[str, ...]]:
+    return told_apart((Path(f"/some/where/{file}.gguf"), aliases) for file, aliases in models)
+
+
+def test_several_models_have_the_names_that_each_has_alone() -> None:
+    assert apart(("a-Q4_K_M", ()), ("b", ("c", "d"))) == [("a", "a-Q4_K_M"), ("b", "c", "d")]
+
+
+def test_a_short_name_that_several_would_have_is_whose_alias_it_is() -> None:
+    assert apart(("a-Q4_K_M", ()), ("a-Q8_0", ("x",))) == [("a-Q4_K_M",), ("a-Q8_0", "x")]
+    assert apart(("a-Q4_K_M", ()), ("a-Q8_0", ("a",))) == [("a-Q4_K_M",), ("a", "a-Q8_0")]
+    assert apart(("a", ()), ("a-Q8_0", ())) == [("a",), ("a-Q8_0",)], "a file's whole name is its own"
+
+
+@pytest.mark.parametrize(
+    "models",
+    [
+        [("a", ()), ("a", ())],
+        [("a", ()), ("b", ("a",))],
+        [("a", ("x",)), ("b", ("x",))],
+        [("b", ("a",)), ("a-Q8_0", ())],
+    ],
+)
+def test_a_name_that_two_models_would_have_is_refused(models: list[tuple[str, tuple[str, ...]]]) -> None:
+    with pytest.raises(SettingsError, match=r"\[\[models\]\] number 2 is called '.*', as number 1 is"):
+        apart(*models)

@@ -54,8 +54,10 @@ def test_every_setting_can_be_set_from_every_source(tmp_path: Path) -> None:
         "fim_order": "spm", "fim_template": "<P>{prefix}<S>{suffix}", "insertion": "search",
         "prefix_cache": True, "draft": "prompt", "repack": True, "drain_seconds": 11,
         "request_timeout": 1.5, "step_timeout": 2.5, "log_json": True, "log_prompts": True,
+        "load": "first-use", "idle_unload_minutes": 0.5, "memory_budget": 12345,
     }  # fmt: skip
-    more = set(FIELDS) - set(values) - {"main_gpu"}  # which goes with no tensor_split
+    # A main GPU goes with no split, and tables come from a file alone.
+    more = set(FIELDS) - set(values) - {"main_gpu", "models"}
     wanted = Settings(**values | {key: tuple(values[key]) for key in (*LISTS, *NUMBERS)} | {"api_key": ("k", "l", "m")})
     lines = [f"{key.replace('_', '-')} = {str(value).lower() if value is True else repr(value)}"
              for key, value in values.items()]  # fmt: skip
@@ -139,6 +141,7 @@ def test_a_bad_line_of_a_file_is_named_with_the_file(tmp_path: Path, line: str, 
     [
         ("fim_order", "psm or spm"),
         ("insertion", "frame or search"),
+        ("load", "start or first-use"),
         ("flash_attn", "auto or on or off"),
         ("gpu_layers", "all or auto or a number"),
         ("cache_type_k", "f32 or f16 or bf16 or q8_0 or q5_1 or q5_0 or q4_1 or q4_0 or iq4_nl"),
@@ -225,3 +228,85 @@ def test_a_file_that_is_nested_too_deeply_is_refused(tmp_path: Path) -> None:
 def test_a_file_of_keys_that_no_system_has_is_refused() -> None:
     with pytest.raises(SettingsError, match="api_key_file"):
         load({"api_key_file": "a\0"}, {})
+
+
+@pytest.mark.parametrize(
+    ("size", "n_bytes"),
+    [("8G", 8 << 30), ("8g", 8 << 30), ("1.5 GiB", 3 << 29), ("512MB", 512 << 20), ("3k", 3072), ("8", 8), (7, 7)],
+)
+def test_a_budget_is_a_number_of_bytes_or_of_larger_units(tmp_path: Path, size: str | int, n_bytes: int) -> None:
+    assert load({"memory_budget": str(size)}, {}).memory_budget == n_bytes
+    assert load({}, {"SEGUE_MEMORY_BUDGET": str(size)}).memory_budget == n_bytes
+    assert load({"config": toml(tmp_path, f"memory-budget = {size!r}")}, {}).memory_budget == n_bytes
+
+
+@pytest.mark.parametrize("size", ["8X", "G", "-1G", "", "8 G 8", "0"])
+def test_what_is_no_size_is_refused_as_a_budget(tmp_path: Path, size: str) -> None:
+    message = refused({"config": toml(tmp_path, f"memory-budget = {size!r}")})
+    assert "memory_budget" in message
+    assert size in message
+
+
+TABLES = """
+ctx-size = 1024
+insertion = "search"
+[[models]]
+model = "a.gguf"
+alias = ["x", "y"]
+[[models]]
+model = "b.gguf"
+ctx-size = 2048
+alias = "z,w"
+load = "first-use"
+idle-unload-minutes = 5
+"""
+
+
+def test_a_table_takes_what_it_leaves_out_from_the_settings_beside_it(tmp_path: Path) -> None:
+    settings = load({"config": toml(tmp_path, TABLES), "batch_size": 64}, {"SEGUE_THREADS": "3"})
+    first, second = settings.models
+    assert (first.model, first.alias, first.ctx_size, first.load) == ("a.gguf", ("x", "y"), 1024, "start")
+    assert (second.model, second.alias, second.ctx_size, second.load) == ("b.gguf", ("z", "w"), 2048, "first-use")
+    assert (first.idle_unload_minutes, second.idle_unload_minutes) == (None, 5)
+    for model in settings.models:
+        assert (model.insertion, model.batch_size, model.threads) == ("search", 64, 3)
+
+
+def test_each_model_has_settings_as_if_it_were_the_only_one(tmp_path: Path) -> None:
+    settings = load({"config": toml(tmp_path, TABLES), "max_waiting": 7}, {})
+    first, second = settings.each()
+    assert first == Settings(model="a.gguf", alias=("x", "y"), ctx_size=1024, insertion="search", max_waiting=7)
+    assert (second.model, second.ctx_size, second.models, second.max_waiting) == ("b.gguf", 2048, (), 7)
+    assert Settings(model="c").each() == (Settings(model="c"),)
+
+
+@pytest.mark.parametrize(
+    ("lines", "told"),
+    [
+        ("[[models]]\nmodel = 'a'\nprot = 1", "prot in [[models]] number 1 (a) is not a setting of a model"),
+        ("[[models]]\nmodel = 'a'\nport = 1", "port in [[models]] number 1 (a) is not a setting of a model"),
+        ("[[models]]\nmodel = 'a'\n[[models]]\nalias = 'b'", "model is missing in [[models]] number 2"),
+        ("[[models]]\nmodel = 'a'\nctx-size = 0", "ctx_size in [[models]] number 1 (a) is 0"),
+        ("[[models]]\nmodel = 'a'\nload = 'never'", "choose start or first-use"),
+        ("[[models]]\nmodel = 'a'\nalias = ''", "alias in [[models]] number 1 (a) is empty"),
+        ("[[models]]\nmodel = 7", "model in [[models]] number 1 (7) is 7"),
+        ("[[models]]\nmodel = 'a'\nbatch-size = 8", "[[models]] number 1 (a): batch_size is 8"),
+        ("models = 3", "models in the file"),
+        ("models = []", "models in the file"),
+        ("[models]\na = 1", "models in the file"),
+    ],
+)
+def test_a_bad_table_is_named_with_its_key(tmp_path: Path, lines: str, told: str) -> None:
+    assert told in refused({"config": toml(tmp_path, lines)})
+
+
+def test_one_model_and_several_contradict(tmp_path: Path) -> None:
+    config = toml(tmp_path, TABLES)
+    message = refused({"config": config, "model": "c.gguf"})
+    assert "model in the command line" in message
+    assert f"[[models]] in the file {config}" in message
+    assert "alias in the environment" in refused({"config": config}, {"SEGUE_ALIAS": "c"})
+
+
+def test_tables_come_from_no_variable() -> None:
+    assert load({}, {"SEGUE_MODELS": "/models"}).models == ()

@@ -57,7 +57,7 @@ _PROBLEMS = {
     413: "The body is too large.",
     429: "The waiting line is full.",
     500: "A fault of the server.",
-    503: "The server is stopping, its engine is gone, or the request took longer than the server allows.",
+    503: "The server is stopping, its engine is gone, the model cannot be loaded, or it took longer than is allowed.",
 }
 
 
@@ -65,7 +65,7 @@ _PROBLEMS = {
 class Operation:
     """One route. problems: the statuses that it may answer beside 200. streams: whether it can send events.
 
-    answer: None for text.
+    answer: None for text. names_model: whether it takes ?model=.
     """
 
     method: str
@@ -77,12 +77,15 @@ class Operation:
     body: type[Struct] | None = None
     streams: bool = False
     examples: dict[str, dict[str, Any]] = field(default_factory=dict)
+    names_model: bool = False
 
 
 _TEXT = {"schema": {"type": "string"}}
 
-GENERATES = (400, 401, 404, 413, 429, 500, 503)
-READS = (400, 401, 413)
+NAMES = (401, 404, 429, 503)
+"""Of whatever names a model, which may have to be loaded."""
+GENERATES = (400, 413, 500, *NAMES)
+READS = (400, 413, *NAMES)
 
 OPERATIONS = (
     Operation(
@@ -100,7 +103,8 @@ OPERATIONS = (
         Detokenized, READS, DetokenizeRequest, examples={"tokens": {"tokens": [2, 1]}},
     ),
     Operation(
-        "get", "/tokenizer_info", "tokenizerInfo", "The special tokens by name (also under /v1)", TokenizerInfo, (401,)
+        "get", "/tokenizer_info", "tokenizerInfo", "The special tokens by name (also under /v1)", TokenizerInfo, NAMES,
+        names_model=True,
     ),
     Operation(
         "post", "/v1/fim/completions", "fimCompletion", "Fill a gap, in Mistral's words",
@@ -112,7 +116,9 @@ OPERATIONS = (
         Infilled, GENERATES, InfillRequest, streams=True,
         examples={"gap": {"input_prefix": "def add(a, b):\n    return ", "input_suffix": "\n", "n_predict": 16}},
     ),
-    Operation("get", "/props", "props", "What llama.cpp's clients ask a server of itself", Props, (401,)),
+    Operation(
+        "get", "/props", "props", "What llama.cpp's clients ask a server of itself", Props, NAMES, names_model=True
+    ),
     Operation("get", "/metrics", "metrics", "Counts and times, as Prometheus reads them", None, (401,)),
     Operation("get", "/health", "health", "Whether a token could be generated now", Health, (503,)),
 )  # fmt: skip
@@ -149,7 +155,8 @@ def _described(operation: Operation, references: dict[type[Struct], Any]) -> dic
         "parameters": [
             {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
             for name in re.findall(r"\{(\w+)\}", operation.path)
-        ],
+        ]
+        + ([{"name": "model", "in": "query", "schema": {"type": "string"}}] if operation.names_model else []),
         "responses": answers,
     }
     if operation.body:

@@ -9,8 +9,8 @@ from app.api import sse
 from app.api.bodies import decoder, off_loop
 from app.api.disconnect import unless_gone
 from app.api.journal import record
+from app.api.leases import Leasing
 from app.completion import editors
-from app.completion.service import CompletionService, Prepared
 from app.schemas import FimCompletion, FimRequest, Infilled, InfillRequest, Props
 
 _fim_request = decoder(FimRequest)
@@ -19,11 +19,12 @@ _infill_request = decoder(InfillRequest)
 
 @post("/v1/fim/completions", status_code=200)
 async def fim_completion(
-    request: Request[Any, Any, Any], body: bytes, service: CompletionService
+    request: Request[Any, Any, Any], body: bytes, leasing: Leasing
 ) -> Response[FimCompletion] | Stream:
     """Fill a gap, in Mistral's words."""
-    known = record(request.scope)
-    prepared = await off_loop(body, lambda body: service.prepare(editors.from_fim(_fim_request(body)), known))
+    asked = await off_loop(body, lambda body: editors.from_fim(_fim_request(body)))
+    service = (await leasing.asked(request, asked)).service
+    prepared = await off_loop(body, lambda _: service.prepare(asked, record(request.scope)))
     run = service.start(prepared)
     if prepared.request.stream:
         return sse.response(request, run, editors.to_fim_chunks(service.stream(prepared, run)))
@@ -32,16 +33,12 @@ async def fim_completion(
 
 
 @post("/infill", status_code=200)
-async def infill(
-    request: Request[Any, Any, Any], body: bytes, service: CompletionService
-) -> Response[Infilled] | Stream:
+async def infill(request: Request[Any, Any, Any], body: bytes, leasing: Leasing) -> Response[Infilled] | Stream:
     """Fill a gap, in llama.cpp's words."""
-
-    def prepare(body: bytes) -> tuple[InfillRequest, Prepared]:
-        asked = _infill_request(body)
-        return asked, service.prepare(editors.from_infill(asked, service.served), record(request.scope))
-
-    asked, prepared = await off_loop(body, prepare)
+    asked = await off_loop(body, _infill_request)
+    service = (await leasing.of(request, asked.model)).service
+    wanted = editors.from_infill(asked, service.served)
+    prepared = await off_loop(body, lambda _: service.prepare(wanted, record(request.scope)))
     run = service.start(prepared)
     steps = editors.to_infill_chunks(prepared, service.stream(prepared, run))
     if asked.stream:
@@ -51,6 +48,6 @@ async def infill(
 
 
 @get("/props")
-async def get_props(props: Props) -> Props:
-    """What llama.cpp's clients ask a server of itself."""
-    return props
+async def get_props(request: Request[Any, Any, Any], leasing: Leasing) -> Props:
+    """What llama.cpp's clients ask a server of itself; ?model= names one of several."""
+    return (await leasing.of(request, request.query_params.get("model"))).props

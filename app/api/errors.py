@@ -14,7 +14,7 @@ from app.schemas import ErrorBody, ErrorResponse
 
 logger = logging.getLogger("segue.api")
 
-_HEADERS = {401: {"www-authenticate": "Bearer"}, 429: {"retry-after": "1"}, 503: {"retry-after": "1"}}
+HEADERS = {401: {"www-authenticate": "Bearer"}, 429: {"retry-after": "1"}, 503: {"retry-after": "1"}}
 HUNG_UP = "client disconnected prematurely"
 """What Litestar says where a body is cut off."""
 
@@ -53,7 +53,7 @@ def respond(request: Request[Any, Any, Any], error: Exception) -> Response[Any]:
     if status >= 500 and not isinstance(error, Unavailable):
         logger.error("request %s failed", request_id(request.scope), exc_info=error)
     headers = dict(error.headers or {}) if isinstance(error, HTTPException) else {}
-    headers |= _HEADERS.get(status, {})
+    headers |= HEADERS.get(status, {})
     return Response(ErrorResponse(body), status_code=status, headers=headers, media_type="application/json")
 
 

@@ -1,9 +1,10 @@
 """GET /metrics, and what it counts: the only module that knows Prometheus.
 
-Requests are counted when they end, from their records; the engine is looked at when somebody asks.
+Requests are counted when they end, from their records; the engines are looked at when somebody asks.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from collections.abc import Sequence as Ordered
 from itertools import accumulate
 from typing import Any
 
@@ -12,19 +13,23 @@ from litestar import Request, Response, get
 from prometheus_client import (
     CollectorRegistry,
     Counter,
-    Gauge,
     Histogram,
-    Info,
     ProcessCollector,
     disable_created_metrics,
 )
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    InfoMetricFamily,
+    Metric,
+)
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from app.completion.record import Outcome, Record
-from app.engine.stats import BOUNDS, Snapshot, Times
-from app.schemas import OffloadMeta
+from app.completion.serving import Seat
+from app.engine.stats import BOUNDS, Times
 
 disable_created_metrics()  # a series more for each, which nobody reads
 
@@ -35,8 +40,8 @@ _PER_TOKEN = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
 class Metrics(Collector):
     """The counts of one application. They start at 0, so that the first of anything shows as a rise."""
 
-    def __init__(self, look: Callable[[], Snapshot], offload: OffloadMeta) -> None:
-        """look: how the engine stands, at once."""
+    def __init__(self, seats: Ordered[Seat], *, labelled: bool) -> None:
+        """labelled: whether the engines' series say whose they are."""
         self.registry = registry = CollectorRegistry()
         self._requests = Counter(
             "segue_requests", "Requests, by their route and the status of the answer.", ["route", "status"],
@@ -62,8 +67,8 @@ class Metrics(Collector):
         )
         self._timeouts = Counter("segue_timeouts", "Requests that took too long.", registry=registry)
         self._broken = 0
-        self._look = look
-        _tell_offload(offload, registry)
+        self._seats = seats
+        self._labelled = labelled
         registry.register(self)
         ProcessCollector(registry=registry)
 
@@ -86,45 +91,79 @@ class Metrics(Collector):
             self._per_token.observe(record.per_token)
 
     def collect(self) -> Iterator[Metric]:
-        """What is not counted here, but looked up: how the engine stands now."""
-        now = self._look()
-        yield GaugeMetricFamily("segue_sequences_running", "Sequences that run.", now.n_running)
-        yield GaugeMetricFamily("segue_requests_waiting", "Requests of which nothing has run yet.", now.n_waiting)
+        """What is not counted here, but looked up: how the engines stand now."""
+        if self._labelled:
+            loaded = GaugeMetricFamily("segue_model_loaded", "Whether a model is loaded.", labels=["model"])
+            for seat in self._seats:
+                loaded.add_metric([seat.id], seat.tenant is not None)
+            yield loaded
+        yield from self._standing()
+        yield from self._placed()
+
+    def _standing(self) -> Iterator[Metric]:
+        """What the engines do, and have done; those that are gone are counted on."""
+        running = GaugeMetricFamily("segue_sequences_running", "Sequences that run.", labels=self._labels())
+        waiting = GaugeMetricFamily(
+            "segue_requests_waiting", "Requests of which nothing has run yet.", labels=self._labels()
+        )
         cells = GaugeMetricFamily(
             "segue_cache_cells",
             "Cells, of a token each: held by running sequences, kept for those to come, free.",
-            labels=["state"],
+            labels=self._labels("state"),
         )
-        cells.add_metric(["running"], now.n_cells_running)
-        cells.add_metric(["cached"], now.n_cells_cached)
-        cells.add_metric(["free"], now.n_cells_free)
-        yield cells
-        yield CounterMetricFamily("segue_preemptions", "Sequences that lost their cells to others.", now.n_preempted)
-        yield CounterMetricFamily(
-            "segue_faults", "Requests that a fault of the server has cost.", now.n_faults + self._broken
+        preempted = CounterMetricFamily(
+            "segue_preemptions", "Sequences that lost their cells to others.", labels=self._labels()
         )
-        steps = HistogramMetricFamily("segue_step_seconds", "The parts of the engine's steps.", labels=["part"])
-        for part, times in now.steps.items():
-            steps.add_metric([part], _buckets(times), times.seconds)
-        yield steps
+        faults = CounterMetricFamily(
+            "segue_faults", "Requests that a fault of the server has cost.", labels=self._labels()
+        )
+        steps = HistogramMetricFamily(
+            "segue_step_seconds", "The parts of the engine's steps.", labels=self._labels("part")
+        )
+        for seat in self._seats:
+            now, of = seat.snapshot(), self._values
+            running.add_metric(of(seat), now.n_running)
+            waiting.add_metric(of(seat), now.n_waiting)
+            for state in ("running", "cached", "free"):
+                cells.add_metric(of(seat, state), getattr(now, f"n_cells_{state}"))
+            preempted.add_metric(of(seat), now.n_preempted)
+            faults.add_metric(of(seat), now.n_faults + (0 if self._labelled else self._broken))
+            for part, times in now.steps.items():
+                steps.add_metric(of(seat, part), _buckets(times), times.seconds)
+        if self._labelled:  # faults outside of the engines
+            faults.add_metric([""], self._broken)
+        yield from (running, waiting, cells, preempted, faults, steps)
 
+    def _placed(self) -> Iterator[Metric]:
+        """Where the models are that are loaded."""
+        info = InfoMetricFamily(
+            "segue_offload", "Layers asked onto GPUs, and those that are there.", labels=self._labels()
+        )
+        layers = GaugeMetricFamily(
+            "segue_device_layers", "Layers on each device.", labels=self._labels("device", "description")
+        )
+        n_bytes = GaugeMetricFamily(
+            "segue_device_bytes", "Memory of each device for weights, for the KV cache, and to compute in.",
+            labels=self._labels("device", "kind"),
+        )  # fmt: skip
+        for seat in self._seats:
+            if seat.tenant is None:
+                continue
+            offload = seat.tenant.meta.offload
+            told = msgspec.structs.asdict(offload)
+            del told["devices"]
+            info.add_metric(self._values(seat), {key: str(value).lower() for key, value in told.items()})
+            for share in offload.devices:
+                layers.add_metric(self._values(seat, share.name, share.description), share.layers)
+                for kind in ("weights", "cache", "compute"):
+                    n_bytes.add_metric(self._values(seat, share.name, kind), getattr(share, f"{kind}_bytes"))
+        yield from (info, layers, n_bytes)
 
-def _tell_offload(offload: OffloadMeta, registry: CollectorRegistry) -> None:
-    """Where the model is: it stays there, and is told once."""
-    info = Info("segue_offload", "Layers asked onto GPUs, and those that are there.", registry=registry)
-    told = msgspec.structs.asdict(offload)
-    del told["devices"]
-    info.info({key: str(value).lower() for key, value in told.items()})
-    layers = Gauge("segue_device_layers", "Layers on each device.", ["device", "description"], registry=registry)
-    n_bytes = Gauge(
-        "segue_device_bytes", "Memory of each device for weights, for the KV cache, and to compute in.",
-        ["device", "kind"], registry=registry,
-    )  # fmt: skip
-    for share in offload.devices:
-        layers.labels(share.name, share.description).set(share.layers)
-        n_bytes.labels(share.name, "weights").set(share.weights_bytes)
-        n_bytes.labels(share.name, "cache").set(share.cache_bytes)
-        n_bytes.labels(share.name, "compute").set(share.compute_bytes)
+    def _labels(self, *labels: str) -> list[str]:
+        return ["model", *labels] if self._labelled else list(labels)
+
+    def _values(self, seat: Seat, *values: str) -> list[str]:
+        return [seat.id, *values] if self._labelled else list(values)
 
 
 def _buckets(times: Times) -> list[tuple[str, float]]:

@@ -2,22 +2,19 @@
 
 from litestar import get
 
-from app.errors import ModelNotFound
+from app.completion.serving import House
 from app.schemas import Model, ModelList
 
 
 @get("/v1/models")
-async def list_models(models: ModelList) -> ModelList:
-    """Every name under which a model is served: ids and aliases."""
-    return models
+async def list_models(house: House) -> ModelList:
+    """Every name under which a model is served, ids and aliases, and how it stands with it."""
+    return ModelList("list", [model for seat in house.seats for model in seat.listed()])
 
 
 @get("/v1/models/{model_id:path}")
-async def get_model(model_id: str, models: ModelList) -> Model:
+async def get_model(model_id: str, house: House) -> Model:
     """One of them; its id may hold slashes."""
     name = str(model_id).lstrip("/")
-    for model in models.data:
-        if model.id == name:
-            return model
-    served = ", ".join(model.id for model in models.data)
-    raise ModelNotFound(f"The model {name[:200]!r} is not served here. Served: {served}.", "model")
+    member = house.find(name or "/")
+    return next(model for seat in house.seats if seat is member for model in seat.listed() if model.id == name)

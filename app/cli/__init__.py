@@ -15,6 +15,7 @@ COMMANDS = {
     "models": "Get, list, describe and remove models.",
     "bench": "Measure how fast a model is here, or a server.",
     "doctor": "Look for what keeps a model from running here.",
+    "ray": "Serve a model by replicas on a Ray cluster.",
     "completion": "Print what makes a shell complete segue's words.",
     "probe": None,  # hidden
 }

@@ -99,9 +99,9 @@ def _forget_output() -> None:
 
 
 @contextmanager
-def loading(*, shown: bool = True) -> Iterator[Callable[[float], None]]:
-    """A bar while the model loads."""
-    columns = (TextColumn("loading the model"), BarColumn(), TaskProgressColumn())
+def loading(name: str = "the model", *, shown: bool = True) -> Iterator[Callable[[float], None]]:
+    """A bar while a model loads."""
+    columns = (TextColumn(f"loading {name}"), BarColumn(), TaskProgressColumn())
     with Progress(*columns, console=console, transient=True, disable=not (shown and console.is_terminal)) as progress:
         task = progress.add_task("", total=1.0)
         yield lambda done: progress.update(task, completed=done)

@@ -80,6 +80,15 @@ ADDRESS: Group = (
 
 SERVER: Group = (
     click.option("-a", "--alias", metavar="NAME", multiple=True, help="One more name for it (repeatable)."),
+    click.option("--load", metavar="WHEN", help="When a model is loaded: start or first-use [start]."),
+    click.option(
+        "--idle-unload-minutes", metavar="N", type=float,
+        help="Unload a model that nobody has asked for so long; the next request loads it [never].",
+    ),
+    click.option(
+        "--memory-budget", metavar="SIZE",
+        help="What all models together may take, 8G say [four fifths of the memory, and what GPUs have free].",
+    ),
     click.option("--max-waiting", metavar="N", type=int, help="Requests that may wait in line [256]."),
     click.option("--drain-seconds", metavar="N", type=int, help="Time that running requests have at the end [30]."),
     click.option(
@@ -108,7 +117,12 @@ SERVER: Group = (
 """Those who come, and what is written of them."""
 
 CONFIG: Group = (
-    click.option("--config", metavar="FILE", type=click.Path(), help="TOML file with any of these settings."),
+    click.option(
+        "--config",
+        metavar="FILE",
+        type=click.Path(),
+        help="TOML file with any of these settings; several models have a table [[models]] each.",
+    ),
 )
 
 

@@ -18,7 +18,7 @@ from app.engine.batcher import Batcher, Outcome
 from app.engine.events import Event, Finished
 from app.engine.params import Job
 from app.engine.scheduler import Budget
-from app.engine.stats import Snapshot
+from app.engine.stats import PARTS, Snapshot
 from app.errors import GenerationFailed, Overloaded, SegueError, Unavailable
 
 logger = logging.getLogger("segue.engine")
@@ -161,7 +161,7 @@ class Engine:
             n_cells_free=n_cells - n_used,
             n_preempted=batcher.n_preempted,
             n_faults=batcher.stats.n_faults,
-            steps={name: getattr(batcher.stats, name).copy() for name in ("plan", "decode", "sample")},
+            steps={part: getattr(batcher.stats, part).copy() for part in PARTS},
         )
 
     def start(self) -> None:
@@ -213,7 +213,7 @@ class Engine:
             await asyncio.to_thread(self._thread.join, 0 if self.is_stuck else self._patience)
         self._fail_all()
         if not self._thread.is_alive():
-            self._backend.close()
+            await asyncio.to_thread(self._backend.close)  # gigabytes take a while, and others may be served
 
     def _fail_all(self) -> None:
         for run in list(self._live.values()):

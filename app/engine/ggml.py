@@ -98,7 +98,7 @@ class Ggml:
 
     def tensors(self, path: Path) -> Iterator[tuple[str, int]]:
         """Name and bytes of each tensor of a model, of all its files. Raises ModelError where one cannot be read."""
-        for part in _parts(path):
+        for part in parts(path):
             table = self._call["gguf_init_from_file"](os.fsencode(part), _NoData(True, None))
             if not table:
                 raise ModelError(f"{part}: llama.cpp cannot read this file; it may be cut off: download it again.")
@@ -110,7 +110,7 @@ class Ggml:
                 self._call["gguf_free"](table)
 
 
-def _parts(path: Path) -> list[Path]:
+def parts(path: Path) -> list[Path]:
     """A model's files: its own, or all of those that it was split into."""
     if not (found := _PART.search(path.name)):
         return [path]

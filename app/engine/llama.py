@@ -41,6 +41,9 @@ MAX_SLOTS = 256
 
 _MARK = "\ue000"
 
+Progress = Callable[[float], bool | None]
+"""Called with 0..1 while a model loads; False ends that."""
+
 hearing = Hearing()
 
 
@@ -74,11 +77,23 @@ class ModelFacts:
     quantisation: str
 
 
-class LlamaVocabulary:
-    """The tokens of a model; fulfils `Vocabulary`. llama.cpp's tokenizer calls may run in any thread."""
+class _Weights:
+    """What llama.cpp has loaded. It goes with the last of those who hold this."""
 
-    def __init__(self, model: Any) -> None:
-        self._model = model
+    def __init__(self, handle: Any) -> None:
+        self.handle = handle
+        # At exit the system takes it.
+        weakref.finalize(self, llama_cpp.llama_model_free, handle).atexit = False
+
+
+class LlamaVocabulary:
+    """The tokens of a model; fulfils `Vocabulary`. llama.cpp's tokenizer calls may run in any thread.
+
+    A stream may still look up its last tokens when its engine is closed: the vocabulary holds what it reads from.
+    """
+
+    def __init__(self, model: "LlamaModel") -> None:
+        self._weights = model.weights
         self._vocab = vocab = llama_cpp.llama_model_get_vocab(model.handle)
         self.n_tokens: int = llama_cpp.llama_vocab_n_tokens(vocab)
         self.adds_bos: bool = llama_cpp.llama_vocab_get_add_bos(vocab)
@@ -233,11 +248,11 @@ class LlamaModel:
         self,
         path: Path,
         offload: Offload,
-        progress: Callable[[float], None] | None = None,
+        progress: Progress | None = None,
         *,
         is_hollow: bool = False,
     ) -> None:
-        """Load a file. gpu_layers: `auto` that `app.engine.fit` has not settled is all. progress: called with 0..1.
+        """Load a file. gpu_layers: `auto` that `app.engine.fit` has not settled is all.
 
         is_hollow: without the weights, to measure what it would take. Raises ModelError where llama.cpp cannot load.
         """
@@ -250,16 +265,18 @@ class LlamaModel:
         params = _model_params(offload)
         if is_hollow:
             params.no_alloc, params.load_mode = True, llama_cpp.LLAMA_LOAD_MODE_NONE
-        report = llama_cpp.llama_progress_callback(lambda done, _: (progress and progress(done)) or True)
+        report = llama_cpp.llama_progress_callback(lambda done, _: not progress or progress(done) is not False)
         params.progress_callback = report
         with hearing.lines() as self.log:
-            self.handle = _apart(llama_cpp.llama_model_load_from_file, os.fsencode(path), params)
-        if not self.handle:
+            handle = _apart(llama_cpp.llama_model_load_from_file, os.fsencode(path), params)
+        if not handle:
             remedy = hearing.remedy(_REMEDIES, "it may be cut off: download it again")
             raise ModelError(f"{path}: llama.cpp cannot load this file: {hearing.cause}; {remedy}.")
-        # A stream may still look up its last tokens when its server's backend is closed: whoever holds the vocabulary
-        # keeps the model. At exit the system takes it.
-        weakref.finalize(self, llama_cpp.llama_model_free, self.handle).atexit = False
+        self.weights = _Weights(handle)
+
+    @property
+    def handle(self) -> Any:
+        return self.weights.handle
 
     @cached_property
     def vocabulary(self) -> LlamaVocabulary:
@@ -383,9 +400,9 @@ class LlamaBackend:
 
     def close(self) -> None:
         """Free the context. The model lives as long as anything that uses it."""
-        if self._context:
-            llama_cpp.llama_free(self._context)
-            self._context = None
+        context, self._context = self._context, None
+        if context:
+            llama_cpp.llama_free(context)
 
 
 class _Batch:

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Sequence as Ordered
 from dataclasses import replace
 from pathlib import Path
+from time import monotonic
 from typing import NamedTuple
 
 import msgspec
@@ -20,12 +21,14 @@ import numpy as np
 
 from app.engine.backend import Chunk
 from app.engine.fit import settled
-from app.engine.llama import LlamaBackend, LlamaModel
+from app.engine.llama import LlamaBackend, LlamaModel, Progress
 from app.engine.offload import Offload
 from app.engine.sizes import Sizes
 from app.errors import GenerationFailed, ModelError, SettingsError, StartError
 
 PATIENCE_SECONDS = 120.0
+LOOK_SECONDS = 0.2
+"""How often it is asked whether the child is still wanted."""
 SLOWEST_READ = 32 << 20
 """Bytes a second that any disk reads: a large file has longer than PATIENCE_SECONDS."""
 REFUSALS: dict[int, type[StartError]] = {3: ModelError, 4: SettingsError}
@@ -61,26 +64,49 @@ class Trial(NamedTuple):
     sizes: Sizes
 
 
-def check(trial: Trial, child: Ordered[str] | None = None, patience: float = PATIENCE_SECONDS) -> Offload:
+def check(
+    trial: Trial,
+    child: Ordered[str] | None = None,
+    patience: float = PATIENCE_SECONDS,
+    progress: Progress | None = None,
+) -> Offload:
     """Decode a few tokens in a child process; returns the offload that it did so with, `auto` now a number.
 
     Raises ModelError, with the remedy, where it does not decode, and SettingsError where the sizes do not go together.
     child: the command that takes the trial as its last argument. patience: in seconds, beside what reading takes.
+    progress: asked now and then with 0 whether to go on.
     """
     limit = patience + Path(trial.path).stat().st_size / SLOWEST_READ
-    try:
-        done = subprocess.run(
-            [*(child or _child()), msgspec.json.encode(trial).decode()],
-            env=os.environ | {"GGML_NO_BACKTRACE": "1"},  # it would call a debugger, and wait for it
-            stdin=subprocess.DEVNULL, capture_output=True, timeout=limit, check=False,
-        )  # fmt: skip
-    except subprocess.TimeoutExpired:
-        raise ModelError(f"{trial.path}: a trial decode did not end in {limit:.0f} s; {_BUILD}.") from None
-    if refusal := REFUSALS.get(done.returncode):
-        raise refusal(os.fsdecode(done.stdout).strip())
-    if done.returncode:
-        raise ModelError(f"{trial.path}: a trial decode {_death(done.returncode, done.stderr)}.")
-    return replace(trial.offload, gpu_layers=msgspec.json.decode(done.stdout))
+    with subprocess.Popen(
+        [*(child or _child()), msgspec.json.encode(trial).decode()],
+        env=os.environ | {"GGML_NO_BACKTRACE": "1"},  # it would call a debugger, and wait for it
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    ) as running:  # fmt: skip
+        try:
+            said, complaint = _outcome(running, limit, progress)
+        except subprocess.TimeoutExpired:
+            raise ModelError(f"{trial.path}: a trial decode did not end in {limit:.0f} s; {_BUILD}.") from None
+        finally:
+            running.kill()
+    if refusal := REFUSALS.get(running.returncode):
+        raise refusal(os.fsdecode(said).strip())
+    if running.returncode:
+        raise ModelError(f"{trial.path}: a trial decode {_death(running.returncode, complaint)}.")
+    return replace(trial.offload, gpu_layers=msgspec.json.decode(said))
+
+
+def _outcome(running: subprocess.Popen[bytes], limit: float, progress: Progress | None) -> tuple[bytes, bytes]:
+    """What a child has said at its end, and complained of. Raises TimeoutExpired, or ModelError if it is called off."""
+    deadline = monotonic() + limit
+    while True:
+        left = deadline - monotonic()
+        try:
+            return running.communicate(timeout=min(left, LOOK_SECONDS) if progress else left)
+        except subprocess.TimeoutExpired:
+            if monotonic() >= deadline:
+                raise
+            if progress and progress(0.0) is False:
+                raise ModelError("the load was called off.") from None
 
 
 def _child() -> list[str]:

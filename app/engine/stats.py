@@ -5,11 +5,13 @@ counts, any thread may read: a number may be a step old, none is torn.
 """
 
 from bisect import bisect_left
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import perf_counter
 
 BOUNDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 """Upper ends of the buckets that times are counted in, in seconds; one more bucket has no end."""
+PARTS = ("plan", "decode", "sample")
+"""Of a step, in their order."""
 
 
 @dataclass(slots=True)
@@ -25,6 +27,10 @@ class Times:
 
     def copy(self) -> "Times":
         return Times(list(self.n_within), self.seconds)
+
+    def __add__(self, other: "Times") -> "Times":
+        n_within = [mine + theirs for mine, theirs in zip(self.n_within, other.n_within, strict=True)]
+        return Times(n_within, self.seconds + other.seconds)
 
 
 class Stats:
@@ -56,11 +62,20 @@ class Snapshot:
     those sequences hold, n_cells_cached: that only ended ones do. steps: the times of each part of a step.
     """
 
-    n_running: int
-    n_waiting: int
-    n_cells_running: int
-    n_cells_cached: int
-    n_cells_free: int
-    n_preempted: int
-    n_faults: int
-    steps: dict[str, Times]
+    n_running: int = 0
+    n_waiting: int = 0
+    n_cells_running: int = 0
+    n_cells_cached: int = 0
+    n_cells_free: int = 0
+    n_preempted: int = 0
+    n_faults: int = 0
+    steps: dict[str, Times] = field(default_factory=lambda: {part: Times() for part in PARTS})
+
+    def after(self, earlier: "Snapshot") -> "Snapshot":
+        """This moment, with what an earlier engine had counted in its counts."""
+        return replace(
+            self,
+            n_preempted=self.n_preempted + earlier.n_preempted,
+            n_faults=self.n_faults + earlier.n_faults,
+            steps={part: times + earlier.steps[part] for part, times in self.steps.items()},
+        )

@@ -8,8 +8,7 @@ from litestar.types import Message, Receive, Scope, Send
 from app.api.journal import Journal, outcome
 from app.api.metrics import Metrics
 from app.completion.record import Outcome
-from app.engine.stats import Snapshot
-from app.schemas import OffloadMeta
+from app.completion.serving import Seat
 
 
 def scope() -> Any:
@@ -26,8 +25,7 @@ def counted(metrics: Metrics, status: str = "200") -> float:
 
 
 def metrics() -> Metrics:
-    offload = OffloadMeta("auto", 0, 1, flash_attention=True, cache_type_k="f16", cache_type_v="f16", devices=[])
-    return Metrics(lambda: Snapshot(0, 0, 0, 0, 0, 0, 0, {}), offload)
+    return Metrics([Seat(("toy",), 1, 1)], labelled=False)
 
 
 async def answer(_: Scope, __: Receive, send: Send) -> None:

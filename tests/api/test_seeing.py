@@ -24,11 +24,12 @@ from numpy.typing import NDArray
 from prometheus_client.parser import text_string_to_metric_families
 
 from app.api.drain import Drain
-from app.asgi import Loaded, create_app, create_engine, load
+from app.asgi import Loaded, create_app, load
 from app.engine.backend import Chunk
 from app.engine.engine import Run
 from app.engine.llama import LlamaBackend
 from app.errors import NoRoom
+from app.muster import create_house, places
 from app.settings import Settings
 from tests.conftest import KEYS, Served
 from tests.servers import Json, envelope, payloads_of, running
@@ -121,19 +122,20 @@ async def site(model: Path, **settings: Any) -> AsyncIterator[Site]:
     assert isinstance(loaded.backend, LlamaBackend)
     held = Held(loaded.backend)
     loaded = replace(loaded, backend=held)
-    engine = create_engine(chosen, loaded)
-    app: Any = create_app(chosen, loaded, engine, Drain())
+    (place,) = places(chosen)
+    house = create_house(chosen, [place], {place.id: loaded}, 1)
+    app: Any = create_app(chosen, house, Drain())
     handler, logger = Lines(), logging.getLogger("segue.requests")
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
-    engine.start()
+    house.start()
     transport = httpx.ASGITransport(app)
     try:
         async with httpx.AsyncClient(transport=transport, base_url="http://site", timeout=PATIENCE) as http:
             yield Site(http, held, handler.lines)
     finally:
         held.gate.set()
-        await engine.close()
+        await house.close()
         logger.removeHandler(handler)
 
 
@@ -233,7 +235,11 @@ async def test_a_fault_outside_of_the_engine_is_counted_too(here: Site, monkeypa
 
     before = await here.metrics()
     monkeypatch.setattr("app.completion.service.joined", fail)
-    assert (await here.post()).status_code == 500
+    told = await here.post()
+    assert told.status_code == 500
+    message = envelope(told)["message"]
+    assert told.headers["x-request-id"] in message
+    assert "bug" not in message, "what went wrong is for the log"
     monkeypatch.undo()
     monkeypatch.setattr("app.completion.service.jobs", fail)
     assert (await here.post()).status_code == 500

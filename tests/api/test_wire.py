@@ -72,6 +72,17 @@ def test_a_head_without_an_end_is_cut_off(spm: Served) -> None:
     still_works(spm)
 
 
+def test_the_heads_of_a_connection_are_not_added_up(spm: Served) -> None:
+    head = b"GET /health HTTP/1.1\r\nHost: a\r\nX: " + b"x" * (wire.MAX_HEAD // 2)
+    with connected(spm.api.url) as connection:
+        for last in (b"", b"", b"Connection: close\r\n"):
+            connection.sendall(head)
+            assert spm.api.http.get("/health").status_code == 200, "half a head has arrived by now"
+            connection.sendall(b"\r\n" + last + b"\r\n")
+        answers = rest(connection)
+    assert re.findall(rb"HTTP/1.1 (\d+) ", answers) == [b"200"] * 3
+
+
 def test_pipelined_requests_are_answered_in_their_order(spm: Served) -> None:
     requests = [
         (b"POST", b"/v1/completions", BODY),

@@ -1,14 +1,17 @@
-"""What expires ends, at whatever point of its work it is."""
+"""What was taken goes on, and what expires ends, at whatever point of its work it is."""
 
+from collections.abc import Sequence as Ordered
 from typing import cast
 
 import pytest
 
 from app.completion.search import Search
 from app.engine.backend import Vocabulary
-from app.engine.engine import Engine
+from app.engine.engine import Engine, Run
+from app.engine.events import Finished
+from app.engine.params import Job
 from app.engine.scheduler import Budget
-from app.errors import TimedOut
+from app.errors import Overloaded, TimedOut
 from tests.engine.fakes import PIECES, FakeBackend, job
 
 
@@ -17,6 +20,29 @@ class Pieces:
 
     def piece(self, token: int) -> bytes:
         return PIECES[token]
+
+
+class Short(Engine):
+    """Its line is full as soon as it has taken one request."""
+
+    _is_full = False
+
+    def submit(self, jobs: Ordered[Job], *, queues: bool = True) -> Run:
+        if queues and self._is_full:
+            raise Overloaded("full")
+        self._is_full = True
+        return super().submit(jobs, queues=queues)
+
+
+async def test_a_search_that_was_taken_is_scored_though_the_line_is_full_by_then() -> None:
+    engine = Short(FakeBackend(), Budget(16, 1 << 12, 1 << 10, 1 << 12), 8, patience=60)
+    engine.start()
+    try:
+        search = Search(engine, cast(Vocabulary, Pieces()), [job([1, 2])], [3], 1)
+        events = [event async for step in search.steps() for event in step]
+        assert isinstance(events[-1], Finished)
+    finally:
+        await engine.close()
 
 
 async def test_a_search_that_expires_between_sampling_and_scoring_scores_nothing() -> None:

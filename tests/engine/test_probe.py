@@ -1,5 +1,6 @@
 """The trial decode: a child that dies, in whatever way, costs a line; one that decodes costs nothing more."""
 
+import os
 import sys
 from collections.abc import Callable
 from collections.abc import Sequence as Ordered
@@ -64,6 +65,30 @@ def test_a_child_that_dies_is_told_by_the_way_it_died(trial: Trial, code: str, r
 
 def test_a_child_that_hangs_is_ended(trial: Trial) -> None:
     assert "did not end" in refused(trial, "signal.pause()", patience=0.5)
+
+
+def test_a_child_that_nobody_wants_any_more_is_ended(trial: Trial, tmp_path: Path) -> None:
+    """It would hang for ever, and is ended long before its time is over."""
+    looks = iter([None, True, False])
+    begun = tmp_path / "begun"
+    code = f"open({str(begun)!r}, 'w').write(str(os.getpid())); signal.pause()"
+    with pytest.raises(ModelError, match="called off"):
+        probe.check(trial, child(code), 1e6, lambda _: next(looks) if begun.exists() and begun.read_text() else None)
+    assert next(looks, None) is None
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(begun.read_text()), 0)
+
+
+def test_a_load_that_is_called_off_ends(trial: Trial) -> None:
+    shares: list[float] = []
+
+    def progress(done: float) -> bool:
+        shares.append(done)
+        return False
+
+    with pytest.raises(ModelError):
+        llama.LlamaModel(Path(trial.path), Offload(), progress)
+    assert len(shares) == 1
 
 
 def test_a_cut_model_is_told_in_llama_cpps_words(tmp_path: Path, trial: Trial) -> None:

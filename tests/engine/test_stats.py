@@ -3,7 +3,7 @@
 import pytest
 
 from app.engine.batcher import Batcher
-from app.engine.stats import BOUNDS, Stats, Times
+from app.engine.stats import BOUNDS, PARTS, Snapshot, Stats, Times
 from tests.engine.fakes import FakeBackend, Poison, job
 from tests.engine.test_batcher import WIDE
 
@@ -73,3 +73,17 @@ def test_running_cells_are_those_that_running_sequences_hold() -> None:
     batcher.submit("second", [job([4, 5], 9, end_tokens=frozenset())])
     batcher.step()
     assert (batcher.n_cells_running, batcher.n_cells_used) == (2, 5)
+
+
+def test_the_counts_of_an_engine_go_on_where_those_of_one_before_it_ended() -> None:
+    times = Times()
+    times.observe(0.0002)
+    earlier = Snapshot(n_running=3, n_cells_free=5, n_preempted=1, n_faults=2, steps=dict.fromkeys(PARTS, times))
+    now = Snapshot(n_running=1, n_cells_free=7, n_preempted=10, n_faults=20, steps=dict.fromkeys(PARTS, times))
+    told = now.after(earlier)
+    assert (told.n_running, told.n_cells_free) == (1, 7)
+    assert (told.n_preempted, told.n_faults) == (11, 22)
+    for part in PARTS:
+        assert sum(told.steps[part].n_within) == 2
+        assert told.steps[part].n_within[1] == 2
+        assert told.steps[part].seconds == pytest.approx(0.0004)

@@ -8,7 +8,7 @@ import pytest
 from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[2]
-NAMES = ["build", "dev", "llama", "run", "ship"]
+NAMES = ["build", "dev", "llama", "ray", "run", "ship"]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 
@@ -36,6 +36,7 @@ def test_no_address(name: str) -> None:
     [
         ("run", [*PROJECT["project"]["dependencies"], *PROJECT["dependency-groups"]["self"]]),
         ("dev", [*PROJECT["project"]["dependencies"], *PROJECT["dependency-groups"]["test"]]),
+        ("ray", PROJECT["project"]["optional-dependencies"]["ray"]),
         ("build", PROJECT["dependency-groups"]["build"]),
         ("ship", PROJECT["dependency-groups"]["ship"]),
     ],
@@ -50,6 +51,12 @@ def test_dev_is_all_of_run() -> None:
     assert pins("run").items() <= pins("dev").items()
 
 
+def test_ray_is_tried_with_the_versions_that_everything_else_is_tried_with() -> None:
+    dev, ray = pins("dev"), pins("ray")
+    both = dev.keys() & ray.keys()
+    assert {name: ray[name] for name in both} == {name: dev[name] for name in both}
+
+
 def test_llama_is_compiled_apart() -> None:
     assert list(pins("llama")) == ["llama-cpp-python"]
-    assert "llama-cpp-python" not in {**pins("run"), **pins("dev")}
+    assert "llama-cpp-python" not in {**pins("run"), **pins("dev"), **pins("ray")}
