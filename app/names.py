@@ -21,9 +21,12 @@ def file_of(model: str | None) -> Path:
     if model is None:
         raise SettingsError("model is missing: name a GGUF file with --model PATH, or start by scripts/serve.")
     path = Path(model)
-    if path.is_dir():
-        return _only_model_in(path)
-    return path if path.is_file() or sources.is_path(model) else _named(model)
+    try:
+        if path.is_dir():
+            return _only_model_in(path)
+        return path if path.is_file() or sources.is_path(model) else _named(model)
+    except OSError as error:
+        raise SettingsError(f"model: {path} cannot be looked at: {error.strerror}.") from None
 
 
 def _named(model: str) -> Path:

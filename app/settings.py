@@ -182,6 +182,8 @@ def _filed_keys(path: str | None) -> list[str]:
         raise SettingsError(f"api_key_file: {path} cannot be read: {error.strerror}.") from None
     except UnicodeDecodeError:
         raise SettingsError(f"api_key_file: {path} is not text.") from None
+    except ValueError:
+        raise SettingsError(f"api_key_file: {path!r} is no path.") from None
     if not keys:
         raise SettingsError(f"api_key_file: {path} holds no key.")
     return keys
@@ -202,6 +204,8 @@ def _file(path: Path) -> dict[str, Any]:
         raise SettingsError(f"config: {path} cannot be read: {error.strerror}.") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SettingsError(f"config: {path} is not TOML: {error}.") from None
+    except RecursionError:
+        raise SettingsError(f"config: {path} is nested too deeply.") from None
 
 
 def _choices(key: str) -> str:

@@ -105,6 +105,12 @@ def test_the_catalogue_knows_a_file_wherever_it_lies(folder: Path) -> None:
     assert catalogue_entry(Path("/else/where/mine.gguf")) is None
 
 
+@pytest.mark.parametrize("name", ["x" * 300, f"/{'x' * 300}/m.gguf"])
+def test_what_no_system_lets_a_file_be_called_is_refused(name: str) -> None:
+    with pytest.raises(SettingsError, match="cannot be looked at: File name too long"):
+        file_of(name)
+
+
 def apart(*models: tuple[str, tuple[str, ...]]) -> list[tuple[str, ...]]:
     return told_apart((Path(f"/some/where/{file}.gguf"), aliases) for file, aliases in models)
 

@@ -218,6 +218,18 @@ def test_one_gpu_and_a_split_among_several_contradict() -> None:
     assert load({"main_gpu": 1}, {}).main_gpu == 1
 
 
+def test_a_file_that_is_nested_too_deeply_is_refused(tmp_path: Path) -> None:
+    config = tmp_path / "deep.toml"
+    config.write_text(f"a = {'[' * 5000}")
+    with pytest.raises(SettingsError, match="nested too deeply"):
+        load({"config": str(config)}, {})
+
+
+def test_a_file_of_keys_that_no_system_has_is_refused() -> None:
+    with pytest.raises(SettingsError, match="api_key_file"):
+        load({"api_key_file": "a\0"}, {})
+
+
 @pytest.mark.parametrize(
     ("size", "n_bytes"),
     [("8G", 8 << 30), ("8g", 8 << 30), ("1.5 GiB", 3 << 29), ("512MB", 512 << 20), ("3k", 3072), ("8", 8), (7, 7)],

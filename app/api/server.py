@@ -82,9 +82,10 @@ def bind(host: str, port: int) -> socket.socket:
         # It listens at once: until then, Linux would let another server have the same port.
         listener = socket.create_server(address[:2], family=family, backlog=BACKLOG)
     except OSError as error:
-        raise StartError(
-            f"cannot listen on {host}:{port}: {error.strerror}; choose another --port or --host."
-        ) from None
+        reason = str(error.strerror).partition(" (while ")[0]  # the address is said once
+        raise StartError(f"cannot listen on {host}:{port}: {reason}; choose another --port or --host.") from None
+    except UnicodeError:
+        raise StartError(f"cannot listen on {host}:{port}: no host is called so; choose another --host.") from None
     return listener
 
 

@@ -74,47 +74,47 @@ class Description(Struct, frozen=True, kw_only=True):
 def describe(path: Path, n_context: int | None = None) -> Description:
     """Read a model's metadata. n_context: the tokens of a request to reckon memory for. Raises StartError."""
     model = Gguf(path)
-    architecture = model.get("general.architecture")
-    if not isinstance(architecture, str):
+    architecture = model.get("general.architecture", str)
+    if architecture is None:
         raise ModelError(f"{path}: this file names no architecture: it is no model, or a later part of one.")
     tokens = list(_special_tokens(model))
-    n_trained = int(model.get(f"{architecture}.context_length") or 0)
+    n_trained = model.get(f"{architecture}.context_length", int) or 0
     return Description(
         path=str(path),
         files=len(model.paths),
         size=sum(each.stat().st_size for each in model.paths),
-        name=model.get("general.name"),
+        name=model.get("general.name", str),
         architecture=architecture,
         parameters=sum(int(tensor.n_elements) for tensor in model.tensors),
         quantisation=_quantisation(model),
         context=n_trained,
         vocabulary=model.length(f"{_TOKENIZER}.tokens"),
-        tokenizer=str(model.get(f"{_TOKENIZER}.model")),
-        adds_bos=model.get(f"{_TOKENIZER}.add_bos_token"),
+        tokenizer=model.get(f"{_TOKENIZER}.model", str) or "unknown",
+        adds_bos=model.get(f"{_TOKENIZER}.add_bos_token", bool),
         special_tokens=tokens,
-        chat_template=model.get("tokenizer.chat_template") is not None,
+        chat_template=model.get("tokenizer.chat_template", str) is not None,
         can_insert={"fim_prefix", "fim_suffix"} <= {token.role for token in tokens},
-        licence=model.get("general.license"),
+        licence=model.get("general.license", str),
         memory=memory(model, architecture, n_trained, n_context),
     )
 
 
 def _special_tokens(model: Gguf) -> Iterator[SpecialToken]:
     """Those that a key names, and those for insertion that only their text tells."""
-    texts: list[str] = model.get(f"{_TOKENIZER}.tokens") or []
+    texts = list(map(str, model.get(f"{_TOKENIZER}.tokens", list) or ()))
     ids = {text: token for token, text in enumerate(texts)}
     for role, keys in _ROLES.items():
-        named = [model.get(f"{_TOKENIZER}.{key}_token_id") for key in keys]
+        named = [model.get(f"{_TOKENIZER}.{key}_token_id", int) for key in keys]
         told = [ids.get(word) for word in _FIM_WORDS.get(role, ())]
-        token = next((token for token in (*named, *told) if token is not None and token < len(texts)), None)
+        token = next((token for token in (*named, *told) if token is not None and 0 <= token < len(texts)), None)
         if token is not None:
             yield SpecialToken(role, token, texts[token])
 
 
 def _quantisation(model: Gguf) -> str:
     """As files are named: Q4_K_M, F16."""
-    kind = model.get("general.file_type")
+    kind = model.get("general.file_type", int)
     try:
-        return LlamaFileType(kind).name.removeprefix("MOSTLY_").removeprefix("ALL_")
+        return LlamaFileType(-1 if kind is None else kind).name.removeprefix("MOSTLY_").removeprefix("ALL_")
     except ValueError:
         return "unknown"

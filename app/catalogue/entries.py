@@ -12,13 +12,12 @@ import msgspec
 from msgspec import Meta, Struct
 
 from app.catalogue import filenames
+from app.catalogue.sources import path_of
 from app.errors import SettingsError
 
 BUILT_IN = Path(__file__).with_name("catalogue.toml")
 
 Sha256 = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
-FileName = Annotated[str, Meta(pattern=r"^[^./\\][^/\\]*\.gguf$")]
-"""A name, no path: a catalogue cannot write outside the models' folder."""
 
 
 class Entry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -28,7 +27,7 @@ class Entry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """
 
     source: str
-    file: FileName
+    file: str
     about: str = ""
     sha256: Sha256 | tuple[Sha256, ...] | None = None
     size: Annotated[int, Meta(ge=1)] | None = None
@@ -57,17 +56,23 @@ def load(folder: Path) -> dict[str, Entry]:
     Raises SettingsError, which names file, entry and key.
     """
     own = folder / BUILT_IN.name
-    return read(BUILT_IN) | (read(own) if own.is_file() else {})
+    try:
+        has_own = own.is_file()
+    except OSError as error:
+        raise SettingsError(f"{own} cannot be read: {error.strerror}.") from None
+    return read(BUILT_IN) | (read(own) if has_own else {})
 
 
 def read(path: Path) -> dict[str, Entry]:
     """The entries of one file. Raises SettingsError."""
     try:
-        tables = tomllib.loads(path.read_text())
+        tables = tomllib.loads(path.read_text("utf-8"))
     except OSError as error:
         raise SettingsError(f"{path} cannot be read: {error.strerror}.") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SettingsError(f"{path} is not TOML: {error}.") from None
+    except RecursionError:
+        raise SettingsError(f"{path} is nested too deeply.") from None
     return {name: _entry(path, name, table) for name, table in tables.items()}
 
 
@@ -81,11 +86,16 @@ def _entry(path: Path, name: str, table: object) -> Entry:
         key = place.strip(".`").partition("[")[0]
         shown = f".{key} is {table[key]!r}" if key in table else ""
         raise SettingsError(f"{path}: {name}{shown}: {problem}.") from None
+    if not filenames.is_name(entry.file):
+        raise SettingsError(f"{path}: {name}.file is {entry.file!r}: it must be a name, no path, and end with .gguf.")
     if len(entry.checksums) != len(entry.files):
         raise SettingsError(f"{path}: {name}.sha256 has {len(entry.checksums)}, of {len(entry.files)} files.")
-    return msgspec.structs.replace(entry, source=_resolved(entry.source, path.parent))
+    try:
+        return msgspec.structs.replace(entry, source=_resolved(entry.source, path.parent))
+    except SettingsError as error:
+        raise SettingsError(f"{path}: {name}.source: {error.message}") from None
 
 
 def _resolved(source: str, folder: Path) -> str:
     """A path counts from the catalogue's folder, wherever segue runs."""
-    return source if ":" in source else str(folder / Path(source).expanduser())
+    return source if ":" in source else str(folder / path_of(source))

@@ -31,7 +31,7 @@ def wanted(text: str, entries: Mapping[str, Entry]) -> Wanted:
     """What a name of the catalogue, or a source, means. Raises SettingsError."""
     if entry := entries.get(text):
         return Wanted(text, entry.source, entry)
-    if sources.is_source(text) or sources.is_path(text) or Path(text).is_file():
+    if sources.is_source(text) or sources.is_path(text) or sources.is_file(text):
         return Wanted(text, text, None)
     raise SettingsError(
         f"{text} is no name of the catalogue, which has {', '.join(entries)}; a source is hf:OWNER/REPO:QUANTISATION, "

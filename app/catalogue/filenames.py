@@ -3,7 +3,18 @@
 import re
 
 _QUANTISATION = re.compile(r"[-._](I?Q\d\w*|BF16|F16|F32|FP16|TQ\d\w*|MXFP4\w*)$", re.IGNORECASE)
-_PART = re.compile(r"-(\d{5})-of-(\d{5})$")
+_PART = re.compile(r"-(\d{5})-of-(?!00000)(\d{5})$")
+_NAME = re.compile(r"[^./\\][^/\\]*\.gguf")
+_MOST_BYTES = 220
+"""Of a name: systems allow 255, and what a download is called while it lasts is longer."""
+
+
+def is_name(file: str) -> bool:
+    """Whether a model's file may be called so: a name and no path, which is seen, and can be printed.
+
+    Nothing is written outside the models' folder then, or hidden in it.
+    """
+    return bool(_NAME.fullmatch(file)) and file.isprintable() and len(file.encode()) <= _MOST_BYTES
 
 
 def stem_of(file: str) -> str:

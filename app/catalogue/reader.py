@@ -3,7 +3,7 @@
 import struct
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import gguf
 import numpy as np
@@ -12,6 +12,8 @@ from gguf import GGUFReader, GGUFValueType
 from app.catalogue import filenames
 from app.engine import header
 from app.errors import ModelError
+
+T = TypeVar("T")
 
 _HEAD_BYTES = 12
 """Of an array: the type of what is in it, and how many there are."""
@@ -56,8 +58,13 @@ class Gguf:
         self._first = readers[0]
         self.tensors: Sequence[gguf.ReaderTensor] = [tensor for reader in readers for tensor in reader.tensors]
 
-    def get(self, key: str) -> Any:
-        """A value: a number, a text, a boolean, or a list of these; None where the file has no such key."""
+    def get(self, key: str, kind: type[T]) -> T | None:
+        """A value of a kind; None where the file has none of that kind by this key."""
+        value = self._value(key)
+        return value if type(value) is kind else None
+
+    def _value(self, key: str) -> Any:
+        """A number, a text, a boolean, or a list of these; None where the file has no such key."""
         field = self._first.fields.get(key)
         if field is None or field.types[-1] != GGUFValueType.STRING:
             return None if field is None else field.contents()

@@ -4,8 +4,11 @@ A source's module is imported when it is asked for: what speaks to the hub takes
 """
 
 import os
+from contextlib import suppress
+from pathlib import Path
 
 from app.catalogue.remote import Remote
+from app.errors import SettingsError
 
 _KINDS = ("hf", "pypi", "https", "http")
 
@@ -13,6 +16,21 @@ _KINDS = ("hf", "pypi", "https", "http")
 def is_path(text: str) -> bool:
     """Whether it is a path, rather than a name or another source."""
     return "/" in text and not is_source(text)
+
+
+def is_file(text: str) -> bool:
+    """Whether a file is called so; one that no system would let be called so is none."""
+    with suppress(OSError):
+        return Path(text).is_file()
+    return False
+
+
+def path_of(text: str) -> Path:
+    """A path of whoever wrote it, his home spelt out. Raises SettingsError where there is no such home."""
+    try:
+        return Path(text).expanduser()
+    except RuntimeError:
+        raise SettingsError(f"{text}: there is no such home folder; write the path out.") from None
 
 
 def is_source(text: str) -> bool:

@@ -11,14 +11,16 @@ import hashlib
 import os
 import re
 import shutil
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO
 
 from app.catalogue import filenames
 from app.catalogue.remote import Remote
+from app.catalogue.sources import path_of
 from app.engine import header
-from app.errors import SourceError
+from app.errors import SettingsError, SourceError
 
 VARIABLE = "SEGUE_MODELS"
 _BLOCK = 1 << 20
@@ -30,8 +32,12 @@ Progress = Callable[[int], None]
 
 
 def folder() -> Path:
-    """$SEGUE_MODELS, or models/ in the working folder."""
-    return Path(os.environ.get(VARIABLE) or "models").expanduser().absolute()
+    """$SEGUE_MODELS, or models/ in the working folder. Raises SettingsError where home or working folder are none."""
+    path = path_of(os.environ.get(VARIABLE) or "models")
+    try:
+        return path.absolute()
+    except FileNotFoundError:
+        raise SettingsError(f"the working folder is gone: go to another, or set {VARIABLE} to a whole path.") from None
 
 
 class Store:
@@ -75,6 +81,8 @@ class Store:
         Raises SourceError: the checksum is another, the disk is full, or the source fails. What a source that resumes
         had sent by then is kept for the next try, unless it is wrong, or has filled the disk.
         """
+        if not filenames.is_name(remote.file):
+            raise SourceError(f"{remote.file} is no name for a model here: name it otherwise, --as NAME.")
         path = self.root / remote.file
         with _disk(path):
             self.root.mkdir(parents=True, exist_ok=True)
@@ -114,6 +122,7 @@ class Store:
         progress(n_read)
         with _scratch(self.root / f".{remote.file}.scratch") as scratch:
             for block in remote.read(n_read, scratch):
+                _check_block(block, n_read, remote)
                 file.write(block)
                 digest.update(block)
                 n_read += len(block)
@@ -130,6 +139,15 @@ class Store:
 
 class _Wrong(SourceError):
     """What came is not what it should be: of no use to go on with."""
+
+
+def _check_block(block: bytes, n_read: int, remote: Remote) -> None:
+    """Raises _Wrong as soon as it can be told: of a server that never ends, nothing else would."""
+    if remote.size is not None and n_read + len(block) > remote.size:
+        raise _Wrong(f"{remote.file}: more comes than the {remote.size} bytes that it should have.")
+    told = not n_read and remote.sha256 is None and len(block) >= header.N_HEAD
+    if told and (wrong := header.fault(remote.size or sys.maxsize, block[: header.N_HEAD])):
+        raise _Wrong(f"{remote.file}: what came {wrong}.")
 
 
 def _check_read(file: IO[bytes], remote: Remote, n_read: int, sha256: str) -> None:

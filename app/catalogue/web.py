@@ -12,7 +12,7 @@ import httpx2
 
 from app import __version__
 from app.catalogue.remote import Remote
-from app.errors import SourceError
+from app.errors import SettingsError, SourceError
 
 TIMEOUT = 30.0
 """Seconds without a byte."""
@@ -28,16 +28,16 @@ class _Broken(Exception):
 
 
 def find(url: str) -> list[Remote]:
-    """The file at a URL. Raises SourceError."""
+    """The file at a URL. Raises StartError."""
     try:
         name = PurePosixPath(httpx2.URL(url).path).name
         if not name.endswith(".gguf"):
-            raise SourceError(f"{url}: the address of a file must end with .gguf.")
+            raise SettingsError(f"{url}: the address of a file must end with .gguf.")
         with _client() as client, client.stream("GET", url) as response:
             _check(url, response)
             size, version = _length(response), _version(response)
     except (httpx2.HTTPError, httpx2.InvalidURL, _Broken) as error:
-        raise SourceError(f"{url}: {_told(error)}.") from None
+        raise SourceError(f"{url}: {told(error)}.") from None
     return [
         Remote(
             file=name,
@@ -73,14 +73,14 @@ def read(
                 else:
                     _pause(pauses, url, error)
             except (httpx2.HTTPError, httpx2.InvalidURL) as error:
-                raise SourceError(f"{url}: {_told(error)}.") from None
+                raise SourceError(f"{url}: {told(error)}.") from None
 
 
 def _pause(pauses: Iterator[float], url: str, error: Exception) -> None:
     """Raises SourceError after the last."""
     pause = next(pauses, None)
     if pause is None:
-        raise SourceError(f"{url}: {_told(error)}. Try again later: it goes on from there.") from None
+        raise SourceError(f"{url}: {told(error)}. Try again later: it goes on from there.") from None
     time.sleep(pause)
 
 
@@ -127,5 +127,6 @@ def _length(response: httpx2.Response) -> int | None:
     return None
 
 
-def _told(error: Exception) -> str:
-    return str(error) or type(error).__name__
+def told(error: Exception) -> str:
+    """What went wrong on the way, for the middle of a sentence."""
+    return str(error).rstrip(".") or type(error).__name__

@@ -1,5 +1,7 @@
 """The command line: `segue COMMAND`. Each command has a module of its name, which is imported when it is called."""
 
+import sys
+from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
@@ -30,7 +32,20 @@ class Deferred(click.Command):
         return command.make_context(info_name, args, parent, **extra)
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+class Words(click.Group):
+    """All commands: what click says no with is one line too."""
+
+    def main(self, *arguments: Any, standalone_mode: bool = True, **extra: Any) -> Any:
+        run: Callable[..., Any] = super().main
+        if not standalone_mode:
+            return run(*arguments, standalone_mode=False, **extra)
+        from app.cli.console import one_line_ends  # rich takes its time
+
+        with one_line_ends():
+            sys.exit(run(*arguments, standalone_mode=False, **extra))
+
+
+@click.group("segue", cls=Words, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="segue")
 def main() -> None:
     """segue continues text: any GGUF model behind OpenAI's POST /v1/completions."""

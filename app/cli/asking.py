@@ -1,5 +1,6 @@
 """The fields of a request as flags, and what was given made a request: by the API's own rules."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -45,6 +46,9 @@ def request(prompt: str, values: Mapping[str, Any]) -> CompletionRequest:
     fields = given(values, set(CompletionRequest.__struct_fields__) - {"model", "prompt"})
     if "logit_bias" in fields:
         fields["logit_bias"] = dict(map(_bias, fields["logit_bias"]))
+    for name, value in fields.items():
+        if isinstance(value, float) and not math.isfinite(value):  # JSON has none of these: they would be left out
+            raise InvalidRequest(f"{name}: {value} is no number.", name)
     try:
         body = msgspec.json.encode({"prompt": prompt} | fields)
     except UnicodeEncodeError:
@@ -55,6 +59,9 @@ def request(prompt: str, values: Mapping[str, Any]) -> CompletionRequest:
 def _bias(word: str) -> tuple[str, float]:
     token, _, bias = word.partition("=")
     try:
-        return token, float(bias)
+        value = float(bias)
     except ValueError:
-        raise InvalidRequest(f"logit_bias: {word!r} is not ID=NUMBER.", "logit_bias") from None
+        value = math.nan
+    if not (token and math.isfinite(value)):
+        raise InvalidRequest(f"logit_bias: {word!r} is not ID=NUMBER.", "logit_bias")
+    return token, value

@@ -8,17 +8,18 @@ import msgspec
 from rich.table import Table
 
 from app.cli import flags, sources
-from app.cli.console import console, one_line_errors, output
+from app.cli.console import console, one_line_errors, output, tidy
 from app.cli.sources import Opening
 from app.cli.speed import SHORT_WORDS, Asked, Speed, measure
 
-COUNT = click.IntRange(min=1)
+COUNT = click.IntRange(1, 1 << 20)
+WIDTH = click.IntRange(1, 4096)  # as many connections as a server of segue's takes
 SIZES: flags.Group = (
     click.option("--rounds", metavar="N", type=COUNT, default=3, help="Rounds, of which medians are told [3]."),
     click.option("--words", metavar="N", type=COUNT, default=512, help="Words of the prompt that is read [512]."),
-    click.option("--tokens", metavar="N", type=click.IntRange(min=2), default=64, help="Tokens of a stream [64]."),
+    click.option("--tokens", metavar="N", type=click.IntRange(2, 1 << 20), default=64, help="Tokens of a stream [64]."),
     click.option(
-        "--streams", metavar="N", type=COUNT, multiple=True, default=(1, 8, 16),
+        "--streams", metavar="N", type=WIDTH, multiple=True, default=(1, 8, 16),
         help="Streams at once (repeatable) [1, 8, 16].",
     ),
     click.option("--json", "as_object", is_flag=True, help="One JSON object."),
@@ -41,7 +42,7 @@ def bench(
     if as_object:
         click.echo(msgspec.json.encode({"model": name} | msgspec.to_builtins(speed, str_keys=True)))
     else:
-        output().print(table(name or url or "", speed))
+        tidy(output(), table(name or url or "", speed))
 
 
 async def run(opening: Opening, asked: Asked) -> tuple[str | None, Speed]:

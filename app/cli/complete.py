@@ -45,12 +45,16 @@ def complete(text: str | None, coloured: bool, as_object: bool, url: str | None,
 
 def read() -> str:
     """The text on standard input. An editor ends a file with a line end, which is not meant. Raises InvalidRequest."""
+    if sys.stdin is None:
+        raise InvalidRequest("there is no text: standard input is closed, and none was named.")
     if sys.stdin.isatty():
         console.print("The text, then Ctrl-D:", style="dim")
     try:
         return sys.stdin.buffer.read().decode().removesuffix("\n").removesuffix("\r")
     except UnicodeDecodeError:
         raise InvalidRequest("standard input is not UTF-8 text.") from None
+    except OSError as error:
+        raise InvalidRequest(f"standard input cannot be read: {error.strerror or error}.") from None
 
 
 def printer(request: CompletionRequest, coloured: bool, as_object: bool) -> Callable[[Completion], None]:

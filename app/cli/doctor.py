@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from app.cli import checks, flags
-from app.cli.console import one_line_errors, output, quiet
+from app.cli.console import one_line_errors, output, printable, quiet, tidy
 from app.cli.findings import Finding, refusal
 from app.errors import SettingsError
 
@@ -30,7 +30,7 @@ def doctor(as_object: bool, **given: Any) -> None:
     quiet()
     findings, screen = list[Finding](), output()
     with one_line_errors():
-        for finding in examined(given):
+        for finding in map(safe, examined(given)):
             findings.append(finding)
             if not as_object:
                 show(finding, screen)
@@ -62,13 +62,19 @@ def examined(given: dict[str, Any]) -> Iterator[Finding]:
         yield from llama_checks.of_settings(settings)
 
 
+def safe(finding: Finding) -> Finding:
+    """A finding without what no terminal should get, and no JSON can hold: names of files may have anything."""
+    remedy = finding.remedy and printable(finding.remedy)
+    return msgspec.structs.replace(finding, found=printable(finding.found), remedy=remedy)
+
+
 def show(finding: Finding, screen: Console) -> None:
     """A finding, its remedy in a line of its own."""
     line = Table.grid(padding=(0, 2))
     for width in (4, 11, None):
-        line.add_column(width=width)
+        line.add_column(width=width, overflow="fold")
     told = Text(finding.found)
     if finding.remedy:
         told.append(f"\n-> {finding.remedy}", "bold")
     line.add_row(Text(finding.verdict, STYLES[finding.verdict]), finding.name, told)
-    screen.print(line)
+    tidy(screen, line)

@@ -68,7 +68,9 @@ def n_processors(root: Path = ROOT) -> float | None:
 
 def _share(quota: str = "", period: str = "") -> float | None:
     """Microseconds of processor time in a period of so many: no limit is `max`, or -1."""
-    return int(quota) / int(period) if quota.strip().isdigit() and period.strip().isdigit() else None
+    if not (quota.strip().isdigit() and period.strip().isdigit() and int(period)):
+        return None
+    return int(quota) / int(period)
 
 
 def memory(root: Path = ROOT) -> Memory | None:
@@ -101,7 +103,7 @@ _USED = {"memory.max": "memory.current", "memory.limit_in_bytes": "memory.usage_
 def _files(name: str, controller: str, root: Path) -> Iterator[Path]:
     """The file of that name in each group that this process is in, up to the first. controller: "" in version 2."""
     for line in _read(root / "proc/self/cgroup").splitlines():
-        _, controllers, path = line.split(":", 2)
+        _, controllers, path = [*line.split(":", 2), "", ""][:3]
         if controller in controllers.split(","):
             top = root / "sys/fs/cgroup" / controller
             own = Path(os.path.normpath(top / path.lstrip("/")))

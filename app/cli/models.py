@@ -5,7 +5,7 @@ import sys
 import click
 from rich.filesize import decimal
 
-from app.catalogue import fetch, store
+from app.catalogue import fetch, filenames, store
 from app.catalogue.library import Library
 from app.cli import shell, tables
 from app.cli.console import console, one_line_errors
@@ -48,16 +48,12 @@ def get(name: str, called: str | None, verify: bool) -> None:
     with one_line_errors(), ended_by_signals():
         library = _library()
         model = fetch.wanted(name, library.entries)
-        if called is not None and (model.entry or not _is_name(called)):
+        stem = called and called.removesuffix(".gguf")
+        if called is not None and (model.entry or not filenames.is_name(f"{stem}.gguf")):
             raise SettingsError(f"--as {called}: it names the file of a source, and holds no folder.")
         with shown(model) as progress:
-            stem = called and called.removesuffix(".gguf")
             path = fetch.get(model, library.store, progress, stem, verifies=verify)
         click.echo(path)
-
-
-def _is_name(text: str) -> bool:
-    return bool(text.removesuffix(".gguf")) and "/" not in text and not text.startswith(".")
 
 
 @models.command()
@@ -67,9 +63,9 @@ def rm(names: tuple[str, ...], yes: bool) -> None:
     """Remove models from the folder."""
     with one_line_errors():
         library = _library()
-        for file in [_file_here(library, name) for name in names]:
+        for file in dict.fromkeys(_file_here(library, name) for name in names):
             path = library.store.root / file
-            if not yes and not sys.stdin.isatty():
+            if not yes and not (sys.stdin and sys.stdin.isatty()):
                 raise SettingsError(f"{path} stays: nobody is there to be asked; --yes removes it.")
             if yes or click.confirm(f"Remove {path} ({decimal(library.store.size(file))})?", err=True):
                 freed = decimal(library.store.remove(file))
@@ -77,8 +73,9 @@ def rm(names: tuple[str, ...], yes: bool) -> None:
 
 
 def _file_here(library: Library, name: str) -> str:
-    file = library.file(name)
-    if file is None or not (library.store.size(file) or library.store.partials(file)):
+    """The file of a model that is there, or the name of one that broke off. Raises SettingsError."""
+    file = library.file(name) or f"{name.removesuffix('.gguf')}.gguf"
+    if not filenames.is_name(file) or not (library.store.size(file) or library.store.partials(file)):
         raise SettingsError(f"{name}: there is no such model in {library.store.root}; `segue models list` shows them.")
     return file
 

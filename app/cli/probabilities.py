@@ -14,6 +14,7 @@ from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
+from app.cli.console import tidy
 from app.schemas import Choice, Logprobs
 
 SHADES = (
@@ -37,7 +38,7 @@ def show(choice: Choice, console: Console, *, coloured: bool) -> None:
     entries = choice.logprobs or Logprobs()
     shades = [_shade(logprob) if coloured else Style.null() for logprob in entries.token_logprobs]
     console.print(_text(choice.text, entries.text_offset, shades), end="\n\n", soft_wrap=True)
-    console.print(_table(entries, shades, console.width))
+    tidy(console, _table(entries, shades, console.width))
 
 
 def legend() -> Text:
@@ -49,7 +50,12 @@ def _shade(logprob: float | None) -> Style:
     """A probability's colour; none where nothing was predicted."""
     if logprob is None:
         return Style.null()
-    return next((shade for bound, shade in SHADES if math.exp(logprob) <= bound), SHADES[-1][1])
+    return next((shade for bound, shade in SHADES if _probability(logprob) <= bound), SHADES[-1][1])
+
+
+def _probability(logprob: float) -> float:
+    """At most 1, whatever a server says."""
+    return math.exp(min(logprob, 0.0))
 
 
 def _text(text: str, offsets: Ordered[int], shades: Ordered[Style]) -> Text:
@@ -95,5 +101,5 @@ def percent(logprob: float | None) -> str:
     """A log probability as a percentage; nothing for a token that nobody predicted, as the first of a text."""
     if logprob is None:
         return ""
-    value = 100 * math.exp(logprob)
+    value = 100 * _probability(logprob)
     return f"{value:.1f}%" if value >= 0.1 else f"{value:.1g}%"

@@ -3,6 +3,7 @@
 Owns HTTP as a client sees it, and what other servers leave out of their answers; refuses to know who asks.
 """
 
+import os
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, NoReturn
@@ -19,6 +20,7 @@ CONNECT_SECONDS = 10.0
 _LACKING = {"id": "", "object": "text_completion", "created": 0, "model": "", "system_fingerprint": ""}
 """What other servers leave out or make null."""
 _DATA, _DONE = "data:", "[DONE]"
+_LAST_PORT = 65535
 
 
 class Remote:
@@ -30,19 +32,24 @@ class Remote:
 
     async def answer(self, request: CompletionRequest) -> Completion:
         response = await self._client.post("completions", content=_body(request))
-        if response.is_error:
+        if not response.is_success:
             _refuse(response)
         return _completion(response.content)
 
     async def stream(self, request: CompletionRequest) -> AsyncGenerator[Completion, None]:
+        is_whole = False
         async with self._client.stream("POST", "completions", content=_body(request)) as response:
-            if response.is_error:
+            if not response.is_success:
                 await response.aread()
                 _refuse(response)
             async for line in response.aiter_lines():
                 data = line.removeprefix(_DATA).strip()
-                if line.startswith(_DATA) and data != _DONE:
+                if data == _DONE:
+                    is_whole = True
+                elif line.startswith(_DATA):
                     yield _completion(data)
+        if not is_whole:
+            raise Unavailable(f"the server's answer is no stream, or broke off: {_DONE} did not come.")
 
 
 @asynccontextmanager
@@ -52,8 +59,12 @@ async def connected(url: str, key: str | None, model: str | None) -> AsyncIterat
     Raises Unavailable where it cannot be reached, and InvalidRequest where that is no address.
     """
     base = f"{url.rstrip('/').removesuffix('/v1')}/v1/"
-    headers = {b"content-type": b"application/json"} | ({b"authorization": b"Bearer " + key.encode()} if key else {})
+    headers = {b"content-type": b"application/json"}
+    if key:
+        headers[b"authorization"] = b"Bearer " + os.fsencode(key)
     try:
+        if (port := httpx2.URL(base).port or 0) > _LAST_PORT:
+            raise httpx2.InvalidURL(f"there is no port {port}")
         timeout = httpx2.Timeout(None, connect=CONNECT_SECONDS)
         async with httpx2.AsyncClient(base_url=base, headers=headers, timeout=timeout) as client:
             yield Remote(client, model or await _first_model(client))
@@ -61,6 +72,8 @@ async def connected(url: str, key: str | None, model: str | None) -> AsyncIterat
         raise InvalidRequest(
             f"{url} is no address of a server: {_reason(error)}; http://localhost:8000 is one."
         ) from None
+    except httpx2.LocalProtocolError:  # of all that is sent, only the key is not ours
+        raise InvalidRequest("the key cannot be sent: HTTP has no such characters in a header.") from None
     except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
         raise Unavailable(f"{url} cannot be reached: {_reason(error)}; is a server running there?") from None
     except httpx2.HTTPError as error:
@@ -86,7 +99,10 @@ def _reason(error: Exception) -> str:
 def _body(request: CompletionRequest) -> bytes:
     """What was asked alone: others refuse fields that they do not know, null or not."""
     fields = msgspec.to_builtins(request)
-    return msgspec.json.encode({name: value for name, value in fields.items() if value is not None})
+    try:
+        return msgspec.json.encode({name: value for name, value in fields.items() if value is not None})
+    except UnicodeEncodeError:
+        raise InvalidRequest("model: its name is not UTF-8 text.", "model") from None
 
 
 def _completion(data: bytes | str) -> Completion:
@@ -96,11 +112,15 @@ def _completion(data: bytes | str) -> Completion:
         if fields.get("error"):
             raise SegueError(_told(fields) or "the server failed.")
         told = {name: value for name, value in fields.items() if value is not None or name not in _LACKING}
-        if usage := told.get("usage"):
+        if isinstance(usage := told.get("usage"), dict):
             told["usage"] = usage | {"prompt_tokens_details": usage.get("prompt_tokens_details") or {}}
-        return msgspec.convert(_LACKING | told, Completion)
+        answer = msgspec.convert(_LACKING | told, Completion)
     except (msgspec.DecodeError, msgspec.ValidationError) as error:
         raise SegueError(f"the server's answer is no completion: {error}.") from None
+    for entries in filter(None, (choice.logprobs for choice in answer.choices)):
+        if len({len(getattr(entries, name)) for name in entries.__struct_fields__}) > 1:
+            raise SegueError("the server's answer is no completion: its logprobs are lists of unlike lengths.")
+    return answer
 
 
 def _refuse(response: httpx2.Response) -> NoReturn:

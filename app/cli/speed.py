@@ -15,7 +15,7 @@ from statistics import median
 import msgspec
 
 from app.cli.sources import Source
-from app.errors import RequestError
+from app.errors import RequestError, SegueError
 from app.schemas import CompletionRequest, StreamOptions, Usage
 
 WORDS = ("river", "winter", "market", "garden", "bridge", "forest", "window", "summer")
@@ -83,6 +83,8 @@ class Asker:
                 if chunk.choices:
                     came.append(time.perf_counter())
                 usage = chunk.usage if isinstance(chunk.usage, Usage) else usage
+        if not came:
+            raise SegueError("the server's streams bring no text: there is nothing to time.")
         n_prompt, n_tokens = (usage.prompt_tokens, usage.completion_tokens) if usage else (n_words, len(came))
         return Stream(sent, came[0], came[-1], n_prompt, n_tokens)
 
@@ -123,4 +125,4 @@ def tokens_a_second(streams: Sequence[Stream]) -> float:
     """Of streams at once, from when the first of them had its first token; those are of the reading."""
     n_tokens = sum(stream.n_tokens for stream in streams) - len(streams)
     seconds = max(stream.last for stream in streams) - min(stream.first for stream in streams)
-    return n_tokens / seconds if n_tokens else 0.0
+    return n_tokens / seconds if n_tokens and seconds else 0.0

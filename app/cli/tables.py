@@ -12,6 +12,7 @@ from rich.table import Table
 
 from app.catalogue.entries import Entry
 from app.catalogue.library import Library, Listed
+from app.cli.console import printable, tidy
 
 if TYPE_CHECKING:  # what it imports takes a quarter of a second
     from app.catalogue.description import Description
@@ -23,11 +24,8 @@ UNWRAPPED = 1000
 
 def print_table(table: Table) -> None:
     """On standard output, wrapped only for a terminal."""
-    width = None if sys.stdout.isatty() else UNWRAPPED
-    out = Console(width=width, highlight=False, markup=False, emoji=False)
-    with out.capture() as printed:
-        out.print(table)
-    click.echo("\n".join(line.rstrip() for line in printed.get().splitlines()))
+    width = None if sys.stdout and sys.stdout.isatty() else UNWRAPPED
+    tidy(Console(width=width, highlight=False, markup=False, emoji=False), table)
 
 
 def print_json(value: object) -> None:
@@ -43,7 +41,8 @@ def listed(models: Sequence[Listed]) -> Table:
     for model in models:
         entry, size = model.entry, "?" if model.size is None else decimal(model.size)
         licence, about = (entry.licence, entry.about) if entry else ("", model.file)
-        table.add_row(model.name, size, "yes" if model.here else "no", licence, about)
+        here = "yes" if model.here else "no"
+        table.add_row(*map(printable, (model.name, size, here, licence, about)))
     return table
 
 
@@ -58,8 +57,9 @@ def described(model: "Description", entry: Entry | None) -> Table:
     """A description, a line a fact."""
     table = Table.grid(padding=(0, 2, 0, 0))
     table.add_column(no_wrap=True, style="bold")
+    table.add_column(overflow="fold")
     for name, fact in _facts(model, entry):
-        table.add_row(name, fact)
+        table.add_row(name, "\n".join(map(printable, fact.split("\n"))))
     return table
 
 
@@ -74,7 +74,8 @@ def _facts(model: "Description", entry: Entry | None) -> Iterator[tuple[str, str
     yield "context", f"{model.context} tokens trained on"
     yield "vocabulary", f"{model.vocabulary} tokens ({model.tokenizer})"
     yield "BOS", {True: "read before a text", False: "not read", None: "as the tokenizer has it"}[model.adds_bos]
-    yield "special tokens", "\n".join(f"{token.id} {token.text} ({token.role})" for token in model.special_tokens)
+    tokens = (f"{token.id} {printable(token.text)} ({token.role})" for token in model.special_tokens)
+    yield "special tokens", "\n".join(tokens)
     yield "chat template", "yes" if model.chat_template else "no"
     yield "insertion", _insertion(model, entry)
     if licence := (entry and entry.licence) or model.licence:

@@ -42,11 +42,11 @@ def check(path: Path) -> None:
 
 def _read(path: Path) -> tuple[int, bytes]:
     """A file's size and first bytes."""
-    if not path.exists():
-        raise ModelError(f"{path}: there is no such model file; check --model, or get one by `segue models get`.")
-    if not path.is_file():
-        raise ModelError(f"{path}: this is no file; name the GGUF file itself.")
     try:
+        if not path.exists():
+            raise ModelError(f"{path}: there is no such model file; check --model, or get one by `segue models get`.")
+        if not path.is_file():
+            raise ModelError(f"{path}: this is no file; name the GGUF file itself.")
         with path.open("rb") as file:
             return os.fstat(file.fileno()).st_size, file.read(N_HEAD)
     except OSError as error:

@@ -33,6 +33,8 @@ def written(
             out.add_array(f"{arch}.{key}", value)
         elif isinstance(value, int):
             out.add_uint32(f"{arch}.{key}", value)
+        else:
+            out.add_string(f"{arch}.{key}", value)
     out.add_token_list(tokens or ["a"])
     out.add_tensor("output_norm.weight", np.zeros(100, np.float32))
     out.write_header_to_file()
@@ -134,6 +136,9 @@ def test_layers_that_share_a_cache_or_only_guess_ahead_have_none(tmp_path: Path)
         (SIZES | {"attention.indexer.head_count": 4}, ARCHITECTURE, "index"),
         (SIZES | {"attention.key_length": 8, "attention.key_length_swa": 4}, ARCHITECTURE, "sliding window"),
         ({"context_length": 1000}, ARCHITECTURE, "attention"),
+        (SIZES | {"attention.head_count": "many"}, ARCHITECTURE, "attention"),
+        (SIZES | {"block_count": 1 << 31}, ARCHITECTURE, "2147483648 layers"),
+        (SIZES | {"block_count": "many"}, ARCHITECTURE, "0 layers"),
     ],
 )
 def test_what_the_file_does_not_tell_is_said_to_be_unknown(
@@ -171,3 +176,19 @@ def test_a_file_that_is_no_model_is_refused(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes().replace(b"general.architecture", b"general.architectura"))
     with pytest.raises(ModelError, match="names no architecture"):
         describe(path)
+
+
+def test_what_is_of_another_kind_than_it_should_be_is_not_told(tmp_path: Path) -> None:
+    out = gguf.GGUFWriter(tmp_path / "a.gguf", ARCHITECTURE)
+    for key in ("general.name", "general.license", "tokenizer.ggml.add_bos_token", "tokenizer.ggml.model"):
+        out.add_uint32(key, 7)
+    for key in ("general.file_type", f"{ARCHITECTURE}.context_length", "tokenizer.ggml.bos_token_id"):
+        out.add_string(key, "x")
+    out.add_int32("tokenizer.ggml.eos_token_id", -1)
+    out.add_array("tokenizer.ggml.tokens", [5, 6])
+    out.write_header_to_file()
+    out.write_kv_data_to_file()
+    out.close()
+    told = describe(tmp_path / "a.gguf")
+    assert (told.name, told.licence, told.adds_bos, told.tokenizer) == (None, None, None, "unknown")
+    assert (told.quantisation, told.context, told.special_tokens) == ("unknown", 0, [])

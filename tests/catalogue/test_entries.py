@@ -1,5 +1,7 @@
 """The catalogue: its form, and whose entries count."""
 
+import errno
+import os
 import subprocess
 import sys
 import zipfile
@@ -74,6 +76,10 @@ def test_a_path_counts_from_the_catalogue(tmp_path: Path) -> None:
         (f"[a]\n{GOOD}fim_order = 'mps'\n", r"a\.fim_order is 'mps'"),
         ('[a]\nsource = "hf:a/b"\nfile = "../m.gguf"\n', r"a\.file is '\.\./m\.gguf'"),
         ('[a]\nsource = "hf:a/b"\nfile = ".gguf"\n', r"a\.file is '\.gguf'"),
+        ('[a]\nsource = "hf:a/b"\nfile = "m\\u0000.gguf"\n', r"a\.file is 'm\\x00\.gguf'"),
+        (f'[a]\nsource = "hf:a/b"\nfile = "{"é" * 120}.gguf"\n', r"a\.file is 'é"),
+        ('[a]\nsource = "~nobody-of-this-name/m"\nfile = "m.gguf"\n', r"a\.source: ~nobody-of-this-name/m"),
+        (f"a = {'[' * 5000}", "nested too deeply"),
     ],
 )
 def test_an_error_names_file_entry_and_key(tmp_path: Path, text: str, words: str) -> None:
@@ -90,3 +96,12 @@ def test_a_split_model_has_a_checksum_for_each_file(tmp_path: Path) -> None:
     entry = entries.read(written(tmp_path, text))["a"]
     assert entry.files == ["m-00001-of-00002.gguf", "m-00002-of-00002.gguf"]
     assert entry.checksums == sums
+
+
+def test_a_folder_that_may_not_be_looked_into_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def denied(*_: object) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr(Path, "is_file", denied)  # whoever runs the tests may be allowed everything
+    with pytest.raises(SettingsError, match=rf"catalogue\.toml cannot be read: {os.strerror(errno.EACCES)}"):
+        entries.load(tmp_path)

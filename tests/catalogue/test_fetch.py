@@ -9,6 +9,7 @@ from app.catalogue import fetch
 from app.catalogue.entries import Entry
 from app.catalogue.store import Store
 from app.errors import SettingsError, SourceError
+from tests.catalogue.conftest import Get
 from tests.catalogue.web_server import REPO, World
 
 BODY = b"GGUF" + bytes(range(256))
@@ -80,3 +81,9 @@ def test_a_local_model_is_copied_with_all_its_parts(store: Store, toy_folder: Pa
 def test_a_name_that_nothing_has_lists_the_names() -> None:
     with pytest.raises(SettingsError, match=r"nonsense is no name of the catalogue, which has toy; .*hf:"):
         fetch.wanted("nonsense", {"toy": entry()})
+
+
+@pytest.mark.parametrize("text", ["x" * 300, "~nobody-of-this-name/m.gguf"])
+def test_what_is_no_file_of_any_system_is_refused(get: Get, text: str) -> None:
+    with pytest.raises(SettingsError, match=text):
+        get(text)

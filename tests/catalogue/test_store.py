@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from app.catalogue.remote import Remote
-from app.catalogue.store import Store, check
-from app.errors import SourceError
+from app.catalogue.store import VARIABLE, Store, check, folder
+from app.errors import SettingsError, SourceError
 from tests.servers import ROOT, environment
 
 BODY = b"GGUF" + bytes(range(256)) * 100
@@ -87,7 +87,7 @@ def test_what_a_killed_download_left_is_cleared(store: Store) -> None:
 
 @pytest.mark.parametrize("body", [BODY[::-1], BODY[:-1], BODY + b"x"])
 def test_what_is_not_the_file_leaves_nothing(store: Store, body: bytes) -> None:
-    with pytest.raises(SourceError, match="checksum"):
+    with pytest.raises(SourceError, match=r"checksum|more comes"):
         store.put(remote(body), nobody)
     assert names(store) == []
 
@@ -235,3 +235,30 @@ def test_a_split_model_is_there_when_all_of_it_is(store: Store) -> None:
     assert not store.holds("a-00001-of-00002.gguf")
     (store.root / "a-00002-of-00002.gguf").touch()
     assert store.holds("a-00001-of-00002.gguf")
+
+
+def endless(block: bytes) -> Iterator[bytes]:
+    """A source that never ends; who takes a second block of it has not looked at the first."""
+    yield block
+    raise AssertionError("what came was wrong already")
+
+
+@pytest.mark.parametrize(
+    ("block", "size", "words"), [(b"<html>" * 9, None, "web page"), (BODY + b"x", len(BODY), "more")]
+)
+def test_what_is_wrong_is_not_read_to_its_end(store: Store, block: bytes, size: int | None, words: str) -> None:
+    unknown = Remote("m.gguf", size, None, "1", True, lambda start, scratch: endless(block))
+    with pytest.raises(SourceError, match=words):
+        store.put(unknown, nobody)
+    assert names(store) == []
+
+
+def test_a_working_folder_that_is_gone_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(VARIABLE, raising=False)
+    (gone := tmp_path / "gone").mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    with pytest.raises(SettingsError, match="the working folder is gone"):
+        folder()
+    monkeypatch.setenv(VARIABLE, str(tmp_path))
+    assert folder() == tmp_path

@@ -5,7 +5,7 @@ import struct
 import pytest
 
 from app.catalogue.store import Store
-from app.errors import SourceError
+from app.errors import SettingsError, SourceError
 from tests.catalogue.conftest import Get
 from tests.catalogue.web_server import World
 
@@ -26,7 +26,7 @@ def test_a_file_is_called_as_its_address_ends(world: World, get: Get) -> None:
 
 
 def test_an_address_that_ends_otherwise_is_refused(get: Get) -> None:
-    with pytest.raises(SourceError, match=r"must end with \.gguf"):
+    with pytest.raises(SettingsError, match=r"must end with \.gguf"):
         get("https://host.invalid/model.bin")
 
 
@@ -87,6 +87,14 @@ def test_a_page_in_a_models_place_is_not_kept(world: World, get: Get, store: Sto
 def test_an_address_cannot_lead_out_of_the_folder(world: World, get: Get) -> None:
     world.files = {"a%2F..%2F..%2Fm.gguf": BODY}
     assert get(f"{world.url}/plain/a%2F..%2F..%2Fm.gguf").name == "m.gguf"
+
+
+@pytest.mark.parametrize("name", ["%00m.gguf", ".m.gguf", f"{'m' * 240}.gguf"])
+def test_a_file_that_cannot_be_called_so_is_refused(world: World, get: Get, store: Store, name: str) -> None:
+    world.files = {name: BODY}
+    with pytest.raises(SourceError, match=r"is no name for a model here: .*--as NAME"):
+        get(f"{world.url}/plain/{name}")
+    assert get(f"{world.url}/plain/{name}", "m").name == "m.gguf"
 
 
 @pytest.mark.parametrize("url", ["https://[bad/m.gguf", "https://a b/m.gguf"])

@@ -52,6 +52,8 @@ class World:
     knows_ranges: bool = True
     etags: list[str] = field(default_factory=lambda: ['"one"'])
     """Of the next answers; the last stays."""
+    page: bytes | None = None
+    """What is said instead of anything that was asked for, by who is in between."""
     asked: list[Asked] = field(default_factory=list)
     url: str = ""
 
@@ -77,7 +79,9 @@ class Handler(BaseHTTPRequestHandler):
         self.world.asked.append(
             Asked(self.command, self.path, self.headers["range"], self.headers["authorization"], self.headers["host"])
         )
-        if self.path.startswith("/api/models/"):
+        if self.world.page is not None:
+            self._send(HTTPStatus.OK, {"content-type": "application/json"}, self.world.page)
+        elif self.path.startswith("/api/models/"):
             self._repository(self.path.partition("?")[0].removeprefix("/api/models/"))
         elif "/resolve/" in self.path:
             self._resolve()

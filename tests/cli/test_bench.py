@@ -4,9 +4,11 @@ import json
 from collections.abc import AsyncGenerator
 from pathlib import Path
 
+import pytest
+
 from app.cli import speed
 from app.cli.speed import Asked, Stream
-from app.errors import InvalidRequest
+from app.errors import InvalidRequest, SegueError
 from app.schemas import Choice, Completion, CompletionRequest, PromptTokensDetails, Usage
 from tests.cli.commands import printed, refused, run
 from tests.conftest import Served
@@ -19,6 +21,7 @@ def test_tokens_a_second_are_counted_from_the_first_token_on() -> None:
     streams = [Stream(sent=0, first=2, last=9, n_prompt=5, n_tokens=10), Stream(0, 3, 7, 5, 6)]
     assert speed.tokens_a_second(streams) == 14 / 7
     assert speed.tokens_a_second([Stream(0, 2, 2, 5, 1)]) == 0
+    assert speed.tokens_a_second([Stream(0, 2, 2, 5, 9)]) == 0  # all in one chunk
 
 
 class Told:
@@ -89,3 +92,12 @@ def test_it_measures_a_model_of_its_own_and_tells_in_eighty_columns(spm: Served,
 def test_what_a_server_refuses_is_told(spm: Served) -> None:
     assert "9000" in refused(2, "bench", "--url", spm.server.url, "--tokens", "9000")
     assert run("bench", "--url", spm.server.url, "--rounds", "0").exit_code == 2
+
+
+async def test_a_server_that_says_nothing_cannot_be_timed() -> None:
+    class Mute(Told):
+        async def stream(self, request: CompletionRequest) -> AsyncGenerator[Completion, None]:
+            yield chunk(choices=[], usage=None)
+
+    with pytest.raises(SegueError, match="bring no text"):
+        await speed.measure(Mute(), Asked(n_words=3, n_tokens=5, widths=(1,), n_rounds=1))

@@ -211,3 +211,15 @@ def test_a_reader_that_leaves_ends_it_without_a_word(spm: Served, toy_folder: Pa
         process.stdout.close()
         assert process.stderr.read() == b""
         assert process.wait(60) == 1
+
+
+@pytest.mark.parametrize("flag", ["temperature", "top-p", "min-p", "frequency-penalty", "repetition-penalty"])
+@pytest.mark.parametrize("value", ["nan", "inf", "-inf"])
+def test_what_json_has_no_number_for_is_refused(flag: str, value: str) -> None:
+    said = refused(2, "complete", "a", "--url", "http://127.0.0.1:9", f"--{flag}", value)
+    assert said == f"segue: {flag.replace('-', '_')}: {float(value)} is no number."
+
+
+@pytest.mark.parametrize("bias", ["5=nan", "5=inf", "=5", "5", "5=", "="])
+def test_a_bias_that_is_none_is_refused(bias: str) -> None:
+    assert f"{bias!r} is not ID=NUMBER" in refused(2, "complete", "a", "--logit-bias", bias)

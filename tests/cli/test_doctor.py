@@ -103,8 +103,20 @@ def test_a_gpu_that_is_asked_for_in_vain_is_told(toy_folder: Path, monkeypatch: 
 
 def test_a_taken_port_is_told(taken_port: int) -> None:
     found = told(1, "--port", str(taken_port))
-    assert str(taken_port) in found["port"]["found"]
+    assert found["port"]["found"] == f"cannot listen on 127.0.0.1:{taken_port}: Address already in use"
     assert "--port" in found["port"]["remedy"]
+
+
+@pytest.mark.parametrize("host", ["\udcff", "a" * 70])
+def test_a_host_that_nobody_is_called_is_told(host: str) -> None:
+    assert "no host is called so" in told(1, "--host", host)["port"]["found"]
+
+
+def test_a_long_path_is_told_whole_and_no_line_ends_in_spaces(tmp_path: Path) -> None:
+    path = tmp_path / ("x" * 150)
+    shown = run("doctor", "--port", "0", "--model", str(path)).stdout
+    assert str(path) in "".join(line.strip() for line in shown.splitlines())
+    assert all(line == line.rstrip() for line in shown.splitlines())
 
 
 def test_a_wrong_setting_is_told_with_all_that_does_not_depend_on_it() -> None:

@@ -113,3 +113,11 @@ def test_a_containers_share_of_the_processors(tmp_path: Path, files: dict[str, s
 def test_the_memory_is_the_machines_or_less(tmp_path: Path, files: dict[str, str], room: Memory) -> None:
     groups = {"proc/self/cgroup": "1:memory:/\n0::/\n", "proc/meminfo": meminfo(16, 10)}
     assert machine.memory(system(tmp_path, groups | files)) == room
+
+
+def test_what_is_no_number_is_no_limit(tmp_path: Path) -> None:
+    group = "sys/fs/cgroup"
+    files = {"proc/self/cgroup": "0::/\nodd\n", f"{group}/cpu.max": "5 0\n", f"{group}/memory.max": "lots\n"}
+    system(tmp_path, files | {"proc/meminfo": meminfo(8, 5)})
+    assert machine.n_processors(tmp_path) is None
+    assert machine.memory(tmp_path) == Memory(5 * GIB, 8 * GIB)

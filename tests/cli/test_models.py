@@ -7,6 +7,7 @@ import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import gguf
 import httpx
 import pytest
 from click.shell_completion import ShellComplete
@@ -113,6 +114,34 @@ def test_removing_asks_and_says_so(call: Call, folder: Path, monkeypatch: pytest
     assert done.exit_code == 0
     assert one_line(done.stderr) == f"removed {folder / 'toy-bpe.gguf'} (3.5 MB)"
     assert not (folder / "toy-bpe.gguf").exists()
+
+
+def test_what_broke_off_is_removed_by_the_name_it_was_to_have(call: Call, folder: Path) -> None:
+    (folder / ".half-Q8_0.gguf.0123456789ab.part").write_bytes(b"12345")
+    assert "half-Q8_0.gguf (5 bytes)" in one_line(call("rm", "half-Q8_0", "--yes").stderr)
+    assert sorted(path.name for path in folder.iterdir()) == ["catalogue.toml", "toy-bpe.gguf"]
+
+
+def test_nothing_outside_the_folder_is_removed(call: Call, folder: Path) -> None:
+    other = folder.parent / "other.gguf"
+    other.write_bytes(b"12345")
+    for name in ("../other", "../other.gguf", str(other)):
+        refused(call("rm", name, "--yes"), 2, "other", "there is no such model")
+    assert other.exists()
+
+
+def test_a_model_that_is_named_twice_is_removed_once(call: Call) -> None:
+    assert one_line(call("rm", "toy", "toy-bpe", "--yes").stderr).endswith("(3.5 MB)")
+
+
+def test_what_a_file_says_moves_no_cursor(call: Call, tmp_path: Path) -> None:
+    writer = gguf.GGUFWriter(tmp_path / "red.gguf", "llama")
+    writer.add_name("\x1b[31mred")
+    writer.add_token_list(["a"])
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.close()
+    assert r"\x1b[31mred" in call("show", str(tmp_path / "red.gguf")).stdout
 
 
 def test_a_model_is_described(call: Call, folder: Path) -> None:

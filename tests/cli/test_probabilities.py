@@ -119,3 +119,7 @@ def test_a_choice_of_nothing_is_an_empty_table(spm: Served) -> None:
     said = printed("complete", "--url", spm.server.url, "a", "--probabilities", "--max-tokens", "0")
     assert said.split() == ["token", "probability", "likeliest", "others"]
     assert Choice("", 0).logprobs is None
+
+
+def test_a_server_may_say_that_a_token_is_surer_than_sure() -> None:
+    assert probabilities.percent(1e9) == "100.0%"

@@ -10,6 +10,8 @@ import pytest
 from app.cli.remote import Remote, connected
 from app.errors import InvalidRequest, Overloaded, SegueError, Unauthorized, Unavailable
 from app.schemas import Completion, CompletionRequest
+from tests.cli.commands import refused, run
+from tests.conftest import Served
 
 REQUEST = CompletionRequest(model="m", prompt="a", seed=0)
 SPARSE: dict[str, Any] = {
@@ -63,9 +65,15 @@ async def test_an_error_within_a_stream_is_raised() -> None:
         await streamed(b'data: {"error":{"message":"broken"}}\n\n')
 
 
+@pytest.mark.parametrize("body", [b"", b"<html>", b'data: {"choices":[{"index":0,"text":"a"}]}\n\n'])
+async def test_a_stream_that_does_not_say_that_it_is_done_broke_off(body: bytes) -> None:
+    with pytest.raises(Unavailable, match="no stream, or broke off"):
+        await streamed(body)
+
+
 @pytest.mark.parametrize(
-    ("status", "kind"), [(400, InvalidRequest), (404, InvalidRequest), (401, Unauthorized), (429, Overloaded),
-                         (500, Unavailable), (503, Unavailable)]
+    ("status", "kind"), [(302, InvalidRequest), (400, InvalidRequest), (404, InvalidRequest), (401, Unauthorized),
+                         (429, Overloaded), (500, Unavailable), (503, Unavailable)]
 )  # fmt: skip
 def test_a_refusal_is_told_in_the_servers_words(status: int, kind: type[SegueError]) -> None:
     for body in ({"error": {"message": "no\nsuch thing"}}, {"error": "no such thing"}):
@@ -75,7 +83,10 @@ def test_a_refusal_is_told_in_the_servers_words(status: int, kind: type[SegueErr
         answered(lambda _: httpx2.Response(status, text="<html>"))
 
 
-@pytest.mark.parametrize("body", [b"<html>", b"[]", b'{"choices": 3}', b"{}"])
+UNLIKE = b'{"choices":[{"text":"ab","index":0,"logprobs":{"tokens":["a","b"],"token_logprobs":[0]}}]}'
+
+
+@pytest.mark.parametrize("body", [b"<html>", b"[]", b'{"choices": 3}', b"{}", b'{"choices": [], "usage": 5}', UNLIKE])
 def test_what_is_no_completion_is_said_to_be_none(body: bytes) -> None:
     with pytest.raises(SegueError, match="no completion"):
         answered(lambda _: httpx2.Response(200, content=body))
@@ -90,3 +101,25 @@ async def test_a_server_that_goes_away_is_told() -> None:
         with pytest.raises(Unavailable, match="broke off"):
             async with connected(url, None, "m") as source:
                 await source.answer(REQUEST)
+
+
+@pytest.mark.parametrize("url", ["", "x", "file:///x", "http://[::1", "http://127.0.0.1:99999"])
+async def test_what_is_no_address_is_refused(url: str) -> None:
+    with pytest.raises(InvalidRequest, match="is no address of a server"):
+        async with connected(url, None, "m") as source:
+            await source.answer(REQUEST)
+
+
+async def test_a_model_whose_name_is_no_text_is_refused() -> None:
+    with pytest.raises(InvalidRequest, match="not UTF-8"):
+        async with connected("http://127.0.0.1:9", None, "\udcff") as source:
+            await source.answer(CompletionRequest(model=source.model, prompt="a"))
+
+
+def test_a_key_that_no_header_can_hold_is_refused(spm: Served) -> None:
+    assert "the key cannot be sent" in refused(2, "complete", "a", "--url", spm.server.url, "--api-key", "se\ncret")
+
+
+def test_a_key_of_other_bytes_is_sent_as_it_is(spm: Served) -> None:
+    done = run("complete", "a", "--max-tokens", "0", "--url", spm.server.url, "--api-key", "se\udcffcret")
+    assert done.exit_code == 0, done.stderr

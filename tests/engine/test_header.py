@@ -82,6 +82,10 @@ def test_a_model_passes(toy_folder: Path) -> None:
         header.check(toy_folder / f"{name}.gguf")
 
 
+def test_what_no_system_lets_a_file_be_called_is_refused() -> None:
+    assert "File name too long" in refused(Path("x" * 300))
+
+
 def test_what_a_file_says_of_its_model_is_read_up_to_its_tokens(toy_folder: Path) -> None:
     known = metadata(toy_folder / "toy-spm.gguf")
     assert known["general.architecture"] == "llama"
