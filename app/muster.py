@@ -17,24 +17,31 @@ from app.completion.infill import check_template
 from app.completion.serving import House, Seat, Serving
 from app.engine import header, memory
 from app.engine.llama import Progress, ggml
+from app.engine.sizes import DEFAULT_CONTEXT
 from app.engine.turns import Turns
-from app.errors import SegueError, SettingsError
+from app.errors import ModelError, SegueError, SettingsError
 from app.names import catalogue_entry, file_of, names_of, told_apart
 from app.roster import Member
 from app.settings import Settings
 
+COMPUTE = 256 << 20
+"""Bytes that a model computes in, about: rows of logits, and the widest layer of a batch."""
 N_SWEEPS = 3
 """How often what a model has left is looked for: what was found is closed, and sets more free."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A model that is to be served. settings: as if it were the only one. n_bytes: what it will take, about."""
+    """A model that is to be served. settings: as if it were the only one.
+
+    n_bytes: what it will take, about; n_context: tokens of one request. Of one that is alone and loaded at once they
+    are left open: it tells itself.
+    """
 
     settings: Settings
     names: tuple[str, ...]
-    n_bytes: int
-    n_context: int
+    n_bytes: int = 0
+    n_context: int = 0
 
     @property
     def id(self) -> str:
@@ -58,15 +65,30 @@ def places(settings: Settings) -> list[Place]:
         names = told_apart((path, each.alias) for path, each in zip(paths, every, strict=True))
     else:
         names = [names_of(paths[0], settings.alias)]
-    return [_place(*of) for of in zip(every, paths, names, strict=True)]
+    is_alone = len(every) == 1
+    return [_place(*of, is_alone) for of in zip(every, paths, names, strict=True)]
 
 
-def _place(settings: Settings, path: Path, names: tuple[str, ...]) -> Place:
+def _place(settings: Settings, path: Path, names: tuple[str, ...], is_alone: bool) -> Place:
     settings = with_defaults(settings, catalogue_entry(path))
     check_template(settings.fim_template)
     header.check(path)
-    n_bytes, n_context = memory.estimate(path, sizes_of(settings), settings.cache_type_k, settings.cache_type_v)
-    return Place(settings, names, n_bytes, n_context)
+    place = Place(settings, names)
+    return place if is_alone and place.is_first_loaded else _reckoned(place, path)
+
+
+def _reckoned(place: Place, path: Path) -> Place:
+    """With what its file tells of sizes. One that cannot be read here is for llama.cpp to judge, and counts whole."""
+    from app.catalogue.memory import memory as reckon  # gguf takes a quarter of a second
+    from app.catalogue.reader import Gguf
+
+    settings, sizes = place.settings, sizes_of(place.settings)
+    try:
+        found = reckon(Gguf(path), sizes, settings.cache_type_k, settings.cache_type_v)
+    except ModelError:
+        n_context = sizes.settled(DEFAULT_CONTEXT).n_context
+        return replace(place, n_bytes=path.stat().st_size + COMPUTE, n_context=n_context)
+    return replace(place, n_bytes=found.weights + (found.cache or 0) + COMPUTE, n_context=found.context)
 
 
 def check_budget(settings: Settings, wanted: Ordered[Place]) -> int:

@@ -231,6 +231,7 @@ class Roster(Generic[T]):
             return
         arrival.n_waiting -= 1
         if not arrival.n_waiting and not arrival.is_certain and arrival.task:
+            member.arrival = None  # who comes now has one of his own
             arrival.task.cancel()
 
     def _send_for(self, member: Member[T]) -> Arrival:
@@ -259,7 +260,9 @@ class Roster(Generic[T]):
             self._arrive(member, arrival, error)
 
     def _arrive(self, member: Member[T], arrival: Arrival, error: SegueError | None) -> None:
-        """The end of an arrival, whatever came of it."""
+        """The end of an arrival, whatever came of it; one that was called off is forgotten already."""
+        if member.arrival is not arrival:
+            return
         member.arrival = None
         member.has_failed = isinstance(error, Unloadable)
         if member.has_failed:

@@ -1,10 +1,14 @@
 """What is decided of several models before any is loaded, and a load that is called off."""
 
 import asyncio
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
 
+import gguf
+import numpy as np
 import pytest
 
 from app import muster
@@ -13,12 +17,15 @@ from app.errors import ModelError, SettingsError
 from app.muster import Place, check_budget, create_house, places
 from app.roster import State
 from app.settings import ModelSettings, Settings
+from tests import toys
 
 PATIENCE = 30.0
+COMPUTE = 256 << 20
+"""What a model computes in, about."""
 
 
 def settings(folder: Path, *names: str, **fields: Any) -> Settings:
-    own = {key: fields.pop(key) for key in ("load", "ctx_size") if key in fields}
+    own = {key: fields.pop(key) for key in ("load", "ctx_size", "cache_size") if key in fields}
     return Settings(models=tuple(ModelSettings(model=str(folder / f"{name}.gguf"), **own) for name in names), **fields)
 
 
@@ -52,6 +59,48 @@ def test_models_that_are_to_be_there_at_the_start_must_fit_together(toy_folder: 
     later = places(settings(toy_folder, "toy-spm", "toy-bpe", load="first-use"))
     assert check_budget(Settings(memory_budget=1), later) == 1
     assert check_budget(Settings(memory_budget=1), wanted[:1]) == 1, "one alone takes what it takes"
+
+
+def test_what_a_model_takes_is_its_weights_its_cache_and_what_it_computes_in(toy_folder: Path) -> None:
+    toy = toy_folder / "toy-spm.gguf"
+    chosen = Settings(model=str(toy), load="first-use", cache_size=4096, cache_type_k="f32", ctx_size=512)
+    (place,) = places(chosen)
+    weights = sum(int(tensor.n_bytes) for tensor in gguf.GGUFReader(toy).tensors)
+    # One layer, one head.
+    assert place.n_bytes == weights + 4096 * toys.N_HEAD * (4 + 2) + COMPUTE
+    assert place.n_context == 512
+
+
+def test_what_a_file_does_not_tell_counts_nothing(tmp_path: Path) -> None:
+    """A recurrent model's cache."""
+    out = gguf.GGUFWriter(tmp_path / "a.gguf", "rwkv7")
+    out.add_tensor("output_norm.weight", np.zeros(100, np.float32))
+    out.write_header_to_file()
+    out.write_kv_data_to_file()
+    out.write_tensors_to_file()
+    out.close()
+    (place,) = places(settings(tmp_path, "a", load="first-use"))
+    assert place.n_bytes == 400 + COMPUTE
+
+
+def test_a_file_that_only_llama_cpp_may_read_counts_whole(tmp_path: Path) -> None:
+    (tmp_path / "odd.gguf").write_bytes(b"GGUF" + bytes(1000))
+    (place,) = places(settings(tmp_path, "odd", load="first-use"))
+    assert (place.n_bytes, place.n_context) == (1004 + COMPUTE, 8192)
+
+
+def test_a_cache_smaller_than_the_context_is_refused_before_any_is_loaded(toy_folder: Path) -> None:
+    with pytest.raises(SettingsError, match="cache_size is 100"):
+        places(settings(toy_folder, "toy-spm", "toy-bpe", ctx_size=512, cache_size=100))
+
+
+def test_one_model_that_is_loaded_at_once_is_not_read_before(toy_folder: Path) -> None:
+    """Which would cost every start the time that it takes to import gguf."""
+    program = "import sys; from app.cli import serve; from app import muster; from app.settings import Settings\n"
+    program += f"muster.places(Settings(model={str(toy_folder / 'toy-spm.gguf')!r}))\n"
+    program += "print(*{'gguf'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "\n"
 
 
 class Loading:

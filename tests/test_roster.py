@@ -309,6 +309,20 @@ async def test_one_that_was_to_leave_stays_when_nobody_waits_for_its_room_any_mo
     assert site["a"].n_users == 2
 
 
+async def test_who_comes_just_when_the_last_of_a_line_has_left_has_a_load_of_his_own() -> None:
+    site = Site(budget=1, a=1, b=1)
+    async with site.use(site["a"]):
+        leaving = site.ask("b")
+        await settle()
+        leaving.cancel()
+        coming = site.ask("b")
+        await settle()
+        assert not coming.done(), "nobody has told him that the server is shutting down"
+    async with soon():
+        assert (await coming).id == "b"
+    assert site.loads == ["a", "b"]
+
+
 async def test_one_that_is_let_off_when_its_work_is_over_has_its_time_again() -> None:
     """The last who waits for its room leaves in the moment in which it has nothing to do any more."""
     site = Site(budget=1, idle=PATIENCE, a=1, b=1)

@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from app.catalogue.memory import Memory, memory
 from app.catalogue.reader import Gguf
-from app.errors import ModelError
+from app.engine.sizes import Sizes
 
 _TOKENIZER = "tokenizer.ggml"
 _ROLES = {
@@ -74,20 +74,16 @@ class Description(Struct, frozen=True, kw_only=True):
 def describe(path: Path, n_context: int | None = None) -> Description:
     """Read a model's metadata. n_context: the tokens of a request to reckon memory for. Raises StartError."""
     model = Gguf(path)
-    architecture = model.get("general.architecture", str)
-    if architecture is None:
-        raise ModelError(f"{path}: this file names no architecture: it is no model, or a later part of one.")
     tokens = list(_special_tokens(model))
-    n_trained = model.get(f"{architecture}.context_length", int) or 0
     return Description(
         path=str(path),
         files=len(model.paths),
         size=sum(each.stat().st_size for each in model.paths),
         name=model.get("general.name", str),
-        architecture=architecture,
+        architecture=model.architecture,
         parameters=sum(int(tensor.n_elements) for tensor in model.tensors),
         quantisation=_quantisation(model),
-        context=n_trained,
+        context=model.n_context_trained,
         vocabulary=model.length(f"{_TOKENIZER}.tokens"),
         tokenizer=model.get(f"{_TOKENIZER}.model", str) or "unknown",
         adds_bos=model.get(f"{_TOKENIZER}.add_bos_token", bool),
@@ -95,7 +91,7 @@ def describe(path: Path, n_context: int | None = None) -> Description:
         chat_template=model.get("tokenizer.chat_template", str) is not None,
         can_insert={"fim_prefix", "fim_suffix"} <= {token.role for token in tokens},
         licence=model.get("general.license", str),
-        memory=memory(model, architecture, n_trained, n_context),
+        memory=memory(model, Sizes(n_context or 0, 0, 1, 1, 1, 1)),
     )
 
 

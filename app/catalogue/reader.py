@@ -1,4 +1,7 @@
-"""The metadata and tensors of a GGUF file, all parts of it together. Owns reading; refuses to know what keys mean."""
+"""The metadata and tensors of a GGUF file, all parts of it together.
+
+Owns reading, and the keys without which no other can be understood; refuses to know what the rest mean.
+"""
 
 import struct
 from collections.abc import Sequence
@@ -57,6 +60,21 @@ class Gguf:
         readers = [_opened(path) for path in self.paths]
         self._first = readers[0]
         self.tensors: Sequence[gguf.ReaderTensor] = [tensor for reader in readers for tensor in reader.tensors]
+
+    @property
+    def architecture(self) -> str:
+        """What llama.cpp knows it as; its other keys begin so. Raises ModelError where the file names none."""
+        name = self.get("general.architecture", str)
+        if name is None:
+            raise ModelError(
+                f"{self.paths[0]}: this file names no architecture: it is no model, or a later part of one."
+            )
+        return name
+
+    @property
+    def n_context_trained(self) -> int:
+        """Tokens; 0 where the file does not tell."""
+        return self.get(f"{self.architecture}.context_length", int) or 0
 
     def get(self, key: str, kind: type[T]) -> T | None:
         """A value of a kind; None where the file has none of that kind by this key."""

@@ -8,9 +8,9 @@ from difflib import get_close_matches
 from importlib import metadata
 
 from app.api import server
-from app.cli import machine
 from app.cli.findings import Finding, refusal, well
 from app.cli.flags import NAMES
+from app.engine import machine
 from app.engine.build import FEATURES
 from app.errors import StartError
 from app.settings import PREFIX, Settings

@@ -6,9 +6,9 @@ from pathlib import Path
 from rich.filesize import decimal
 
 from app.asgi import n_processors, offload_of, sizes_of
-from app.cli import checks, machine
+from app.cli import checks
 from app.cli.findings import Finding, refusal, well
-from app.engine import build, fit, header, probe
+from app.engine import build, fit, header, machine, probe
 from app.engine.ggml import Device
 from app.engine.llama import ggml, system_info
 from app.errors import StartError

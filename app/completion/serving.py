@@ -62,7 +62,7 @@ class Seat(Member[Serving]):
         """Forget the tenant, but for what it has counted and was."""
         if self.tenant is not None:
             self._before = self.tenant.engine.snapshot().after(self._before)
-            self._meta = self.tenant.meta
+            self._meta, self._n_context = self.tenant.meta, self.tenant.service.served.n_context
         super().leave()
 
     @property

@@ -1,28 +1,20 @@
-"""The first bytes of a model file: whether there is any use in handing it to llama.cpp, and how large it will be.
+"""The first bytes of a model file: whether there is any use in handing it to llama.cpp.
 
 Owns what goes wrong with downloads: nothing there, a pointer or a page in the model's place, another format. Refuses to
-know tensors, whose bounds llama.cpp checks.
+know metadata, which the catalogue reads, and tensors, whose bounds llama.cpp checks.
 """
 
 import os
 import struct
 from pathlib import Path
-from statistics import fmean
-from typing import Any, BinaryIO
 
 from app.errors import ModelError
-
-Number = int | float
 
 _HEADER = struct.Struct("<4sIQQ")
 N_HEAD = _HEADER.size
 """Bytes that tell."""
 _PAIR_BYTES, _TENSOR_BYTES = 13, 24
 """The least that a pair of metadata and the description of a tensor take."""
-
-_FORMS = dict(enumerate("BbHhIif?")) | {10: "Q", 11: "q", 12: "d"}
-_STRING, _ARRAY = 8, 9
-_LONGEST = 1 << 16
 
 _GET_GGUF = "get the model as GGUF, or convert it by llama.cpp's convert_hf_to_gguf.py"
 _OTHERS = (
@@ -76,49 +68,3 @@ def _other(head: bytes) -> str:
             return told
     # safetensors: the length of a JSON object, then the object.
     return f"is in the safetensors format; {_GET_GGUF}" if head[8:9] == b"{" else f"is not GGUF; {_GET_GGUF}"
-
-
-def metadata(path: Path) -> dict[str, str | Number]:
-    """What a file says of its model before it comes to the tokens, which are many; a list of numbers is its mean.
-
-    An estimate may be made of it: what is odd about it ends it.
-    """
-    known: dict[str, str | Number] = {}
-    try:
-        with path.open("rb") as file:
-            n_pairs = _HEADER.unpack(file.read(_HEADER.size))[3]
-            for _ in range(n_pairs):
-                if (key := _string(file)).startswith("tokenizer."):
-                    break
-                value = _value(file, _number(file, "I"))
-                if value is not None:
-                    known[key] = value
-    except (OSError, struct.error, KeyError, UnicodeDecodeError, RecursionError):
-        pass
-    return known
-
-
-def _number(file: BinaryIO, form: str) -> Any:
-    reader = struct.Struct(f"<{form}")
-    return reader.unpack(file.read(reader.size))[0]
-
-
-def _string(file: BinaryIO) -> str:
-    n_bytes = _number(file, "Q")
-    if n_bytes > _LONGEST:
-        raise struct.error(f"a string of {n_bytes} bytes")
-    return file.read(n_bytes).decode()
-
-
-def _value(file: BinaryIO, kind: int) -> str | Number | None:
-    """A value of one of GGUF's kinds."""
-    if kind == _STRING:
-        return _string(file)
-    if kind != _ARRAY:
-        number: Number = _number(file, _FORMS[kind])
-        return number
-    kind, length = _number(file, "I"), _number(file, "Q")
-    if length > _LONGEST:
-        raise struct.error(f"a list of {length} values")
-    numbers = [value for _ in range(length) if isinstance(value := _value(file, kind), int | float)]
-    return fmean(numbers) if numbers else None

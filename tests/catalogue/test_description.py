@@ -8,6 +8,11 @@ import numpy as np
 import pytest
 
 from app.catalogue.description import describe
+from app.catalogue.memory import memory
+from app.catalogue.reader import Gguf
+from app.engine.llama import LlamaBackend, LlamaModel
+from app.engine.offload import CacheType, Offload
+from app.engine.sizes import Sizes
 from app.errors import ModelError
 from tests.conftest import Served, models_folder
 from tests.servers import Api
@@ -15,6 +20,8 @@ from tests.servers import Api
 ARCHITECTURE = "llama"
 SIZES = {"block_count": 4, "embedding_length": 64, "context_length": 1000, "attention.head_count": 8}
 """Of heads of 8 numbers."""
+HUNDREDTH = (1 << 20) / 100
+"""Bytes that llama.cpp's log rounds to."""
 
 
 def written(
@@ -75,6 +82,21 @@ def test_a_quantisation_is_named_as_files_are(toy_folder: Path, tmp_path: Path) 
 def test_the_cache_is_as_large_as_the_servers(spm: Served, bpe: Served, toy_folder: Path) -> None:
     assert describe(toy_folder / "toy-spm.gguf").memory.cache == cache_of(spm.api)
     assert describe(toy_folder / "toy-bpe.gguf", 512).memory.cache == cache_of(bpe.api)
+
+
+@pytest.mark.parametrize(("type_k", "type_v"), [("f16", "f16"), ("f32", "q8_0"), ("q4_0", "iq4_nl")])
+def test_the_cache_is_as_large_as_llama_cpp_makes_it_of_these_types(
+    toy_folder: Path, type_k: CacheType, type_v: CacheType
+) -> None:
+    path = toy_folder / "toy-spm.gguf"
+    sizes = Sizes(n_context=512, n_cells=4096, n_slots=8, n_batch=64, n_rows=8, n_threads=1)
+    model = LlamaModel(path, Offload(gpu_layers=0, cache_type_k=type_k, cache_type_v=type_v))
+    backend = LlamaBackend(model, sizes)
+    (cpu,) = backend.placement.shares
+    backend.close()
+    reckoned = memory(Gguf(path), sizes, type_k, type_v)
+    assert reckoned.cache == pytest.approx(cpu.n_cache, abs=HUNDREDTH / 2)
+    assert reckoned.context == 512
 
 
 @pytest.mark.real

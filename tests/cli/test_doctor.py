@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from app.cli import checks, llama_checks, machine
+from app.cli import checks, llama_checks
 from app.cli.findings import Finding
-from app.engine import fit, probe
+from app.engine import fit, machine, probe
 from app.engine.ggml import Device
 from app.engine.offload import Offload
 from app.engine.sizes import Sizes

@@ -4,17 +4,11 @@ import errno
 import os
 import struct
 from pathlib import Path
-from tempfile import NamedTemporaryFile
 
 import pytest
-from gguf import GGUFWriter
-from hypothesis import given
-from hypothesis import strategies as st
 
 from app.engine import header
-from app.engine.header import metadata
 from app.errors import ModelError
-from tests.engine.fakes import PROPERTY
 
 POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a21\nsize 253113024\n"
 
@@ -84,52 +78,3 @@ def test_a_model_passes(toy_folder: Path) -> None:
 
 def test_what_no_system_lets_a_file_be_called_is_refused() -> None:
     assert "File name too long" in refused(Path("x" * 300))
-
-
-def test_what_a_file_says_of_its_model_is_read_up_to_its_tokens(toy_folder: Path) -> None:
-    known = metadata(toy_folder / "toy-spm.gguf")
-    assert known["general.architecture"] == "llama"
-    assert (known["llama.block_count"], known["llama.context_length"], known["llama.embedding_length"]) == (
-        1,
-        8192,
-        1024,
-    )
-    assert not any(key.startswith("tokenizer.") for key in known)
-
-
-def test_every_kind_of_value_is_read_and_a_list_of_numbers_is_its_mean(tmp_path: Path) -> None:
-    path = tmp_path / "kinds.gguf"
-    writer = GGUFWriter(path, "llama")
-    for name in ("uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64"):
-        getattr(writer, f"add_{name}")(name, 7)
-    writer.add_float32("float32", 0.5)
-    writer.add_float64("float64", 0.25)
-    writer.add_bool("bool", True)
-    writer.add_string("string", "é")
-    writer.add_array("numbers", [1, 2, 6])
-    writer.add_array("words", ["a", "b"])
-    writer.add_uint32("last", 9)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    known = metadata(path)
-    assert [known[f"{sign}int{bits}"] for bits in (8, 16, 32, 64) for sign in ("u", "")] == [7] * 8
-    assert (known["float32"], known["float64"], known["bool"], known["string"]) == (0.5, 0.25, True, "é")
-    assert (known["numbers"], known["last"]) == (3, 9)
-    assert "words" not in known
-
-
-@pytest.mark.parametrize("end", [24, 30, 40, 60, 100])
-def test_what_is_cut_off_tells_what_it_can(toy_folder: Path, tmp_path: Path, end: int) -> None:
-    path = tmp_path / "cut.gguf"
-    path.write_bytes((toy_folder / "toy-spm.gguf").read_bytes()[:end])
-    assert set(metadata(path)) <= set(metadata(toy_folder / "toy-spm.gguf"))
-
-
-@PROPERTY
-@given(st.binary(max_size=200))
-def test_nonsense_tells_nothing_and_harms_nobody(data: bytes) -> None:
-    with NamedTemporaryFile() as file:
-        Path(file.name).write_bytes(b"GGUF\3\0\0\0" + bytes(8) + b"\xff" * 8 + data)
-        metadata(Path(file.name))

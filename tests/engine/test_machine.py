@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from app.cli import machine
-from app.cli.machine import Memory, Processor
+from app.engine import machine
+from app.engine.machine import Memory, Processor
 
 GIB = 1 << 30
 
@@ -106,11 +106,22 @@ def test_a_containers_share_of_the_processors(tmp_path: Path, files: dict[str, s
             },
             Memory(3 * GIB + 7, 4 * GIB),
         ),
+        # The group around it has less.
+        (
+            {
+                "proc/self/cgroup": "0::/a/b\n",
+                "sys/fs/cgroup/a/b/memory.max": f"{64 * GIB}\n",
+                "sys/fs/cgroup/a/memory.max": f"{5 * GIB}\n",
+            },
+            Memory(5 * GIB, 5 * GIB),
+        ),
         # Without a limit version 1 tells a number beyond all memory.
         ({"sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712\n"}, Memory(10 * GIB, 16 * GIB)),
     ],
 )
-def test_the_memory_is_the_machines_or_less(tmp_path: Path, files: dict[str, str], room: Memory) -> None:
+def test_the_memory_is_the_machines_or_a_groups_that_is_less(
+    tmp_path: Path, files: dict[str, str], room: Memory
+) -> None:
     groups = {"proc/self/cgroup": "1:memory:/\n0::/\n", "proc/meminfo": meminfo(16, 10)}
     assert machine.memory(system(tmp_path, groups | files)) == room
 
