@@ -19,7 +19,7 @@ from app.engine import header, memory
 from app.engine.llama import Progress, ggml
 from app.engine.sizes import DEFAULT_CONTEXT
 from app.engine.turns import Turns
-from app.errors import ModelError, SegueError, SettingsError
+from app.errors import ModelError, SegueError, SettingsError, StartError
 from app.names import catalogue_entry, file_of, names_of, told_apart
 from app.roster import Member
 from app.settings import Settings
@@ -39,6 +39,7 @@ class Place:
     """
 
     settings: Settings
+    path: Path
     names: tuple[str, ...]
     n_bytes: int = 0
     n_context: int = 0
@@ -70,19 +71,21 @@ def places(settings: Settings) -> list[Place]:
 
 
 def _place(settings: Settings, path: Path, names: tuple[str, ...], is_alone: bool) -> Place:
-    settings = with_defaults(settings, catalogue_entry(path))
-    check_template(settings.fim_template)
+    place = Place(with_defaults(settings, catalogue_entry(path)), path, names)
     header.check(path)
-    place = Place(settings, names)
-    return place if is_alone and place.is_first_loaded else _reckoned(place, path)
+    try:
+        check_template(place.settings.fim_template)
+        return place if is_alone and place.is_first_loaded else _reckoned(place)
+    except SettingsError as error:
+        raise error if is_alone else SettingsError(f"{place.id}: {error.message}") from None
 
 
-def _reckoned(place: Place, path: Path) -> Place:
+def _reckoned(place: Place) -> Place:
     """With what its file tells of sizes. One that cannot be read here is for llama.cpp to judge, and counts whole."""
     from app.catalogue.memory import memory as reckon  # gguf takes a quarter of a second
     from app.catalogue.reader import Gguf
 
-    settings, sizes = place.settings, sizes_of(place.settings)
+    settings, path, sizes = place.settings, place.path, sizes_of(place.settings)
     try:
         found = reckon(Gguf(path), sizes, settings.cache_type_k, settings.cache_type_v)
     except ModelError:
@@ -103,7 +106,7 @@ def check_budget(settings: Settings, wanted: Ordered[Place]) -> int:
         each = ", ".join(f"{place.id} {_mib(place.n_bytes)}" for place in first)
         raise SettingsError(
             f"memory_budget is {_mib(budget)}, and the models to be loaded at the start take about {_mib(needed)} "
-            f'({each}): give some of them load = "first-use", or fewer cells (cache_size).'
+            f'({each}); give some of them load = "first-use", or fewer cells (cache_size).'
         )
     return budget
 
@@ -125,7 +128,10 @@ def create_house(settings: Settings, wanted: Ordered[Place], loaded: Mapping[str
 
     async def bring(member: Member[Serving]) -> Serving:
         place = by_id[member.id]
-        return create_serving(place.settings, await _loaded(place), turns)
+        try:
+            return create_serving(place.settings, await _loaded(place), turns)
+        except StartError as error:  # clients are told of it, and need not know where the file lies
+            raise StartError(error.message.replace(str(place.path), place.path.name)) from error
 
     async def sweep() -> None:
         # The first finds streams that were left; the loop closes them, and the next finds what they held.

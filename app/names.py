@@ -77,7 +77,7 @@ def told_apart(models: Iterable[tuple[Path, Iterable[str]]]) -> list[tuple[str, 
         for before, others in enumerate(told[: number - 1], 1):
             if shared := set(names) & set(others):
                 raise SettingsError(
-                    f"[[models]] number {number} is called {min(shared)!r}, as number {before} is: give each its own "
+                    f"[[models]] number {number} is called {min(shared)!r}, as number {before} is; give each its own "
                     "alias, or its file another name."
                 )
     return told

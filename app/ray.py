@@ -64,10 +64,9 @@ class Replica:
 def application(settings: Settings, scale: Scale) -> serve.Application:
     """The application. A replica holds as many requests as it runs, and as many again, so that none of its places
     stays empty; the others wait in Ray's line, for whichever replica is next, a new one among them."""
-    held = 2 * settings.parallel
-    threads = settings.threads or max(1, int(scale.n_cpus))
+    held = 2 * _n_parallel(settings)
     # Its own line has to take what Ray hands it.
-    own = msgspec.structs.replace(settings, threads=threads, max_waiting=max(settings.max_waiting, held))
+    own = msgspec.structs.replace(_threaded(settings, scale), max_waiting=max(settings.max_waiting, held))
     deployment = serve.deployment(
         serve.ingress()(Replica),
         name=NAME,
@@ -84,15 +83,27 @@ def application(settings: Settings, scale: Scale) -> serve.Application:
     return deployment.bind(own)
 
 
+def _n_parallel(settings: Settings) -> int:
+    """The sequences that a replica runs at once, of all its models."""
+    return sum(each.parallel for each in settings.each())
+
+
+def _threaded(settings: Settings, scale: Scale) -> Settings:
+    """Threads as a replica has processors, where nothing else is said."""
+    n_threads = max(1, int(scale.n_cpus))
+    models = (msgspec.structs.replace(model, threads=model.threads or n_threads) for model in settings.models)
+    return msgspec.structs.replace(settings, threads=settings.threads or n_threads, models=tuple(models))
+
+
 def _replicas(settings: Settings, scale: Scale) -> dict[str, Any]:
-    """How many. Ray counts the requests that run and those that wait: one replica for each `parallel` of them."""
+    """How many. Ray counts the requests that run and those that wait: one replica for as many as it runs at once."""
     if scale.least == scale.most:
         return {"num_replicas": scale.least}
     return {
         "autoscaling_config": {
             "min_replicas": scale.least,
             "max_replicas": scale.most,
-            "target_ongoing_requests": settings.parallel,
+            "target_ongoing_requests": _n_parallel(settings),
             "upscale_delay_s": scale.upscale_delay,
             "downscale_delay_s": scale.downscale_delay,
         }
@@ -102,7 +113,7 @@ def _replicas(settings: Settings, scale: Scale) -> dict[str, Any]:
 def _routing(settings: Settings, scale: Scale) -> dict[str, Any]:
     """Where replicas keep what they have read, requests that begin alike go to one; where it is full, to its
     neighbour. Else the less busy of two has it, as is Ray's way."""
-    if not settings.prefix_cache:
+    if not any(each.prefix_cache for each in settings.each()):
         return {}
     fallbacks = {"num_fallback_replicas": scale.most - 1}
     return {"request_router_config": {"request_router_class": BY_NAME, "request_router_kwargs": fallbacks}}

@@ -150,7 +150,7 @@ def _models(tables: Any, settings: Settings, sources: Mapping[str, str]) -> tupl
     for key in ("model", "alias"):
         if getattr(settings, key):
             raise SettingsError(
-                f"{key} in {sources[key]} names one model, and [[models]] in {sources['models']} several: leave one of "
+                f"{key} in {sources[key]} names one model, and [[models]] in {sources['models']} several; leave one of "
                 "them out."
             )
     common = {key: getattr(settings, key) for key in ModelSettings.__struct_fields__ if key not in ("model", "alias")}
@@ -166,7 +166,7 @@ def _model(table: Mapping[str, Any], common: Mapping[str, Any], number: int) -> 
             known = ", ".join(ModelSettings.__struct_fields__)
             raise SettingsError(f"{key} in {where} is not a setting of a model. Those are: {known}.")
     if not own.get("model"):
-        raise SettingsError(f"model is missing in {where}: name a GGUF file.")
+        raise SettingsError(f"model is missing in {where}; name a GGUF file.")
     settings = _checked({**common, **own}, ModelSettings, lambda _: where)
     _check_together(settings, f"{where}: ")
     return settings

@@ -13,7 +13,7 @@ import pytest
 
 from app import muster
 from app.engine.llama import LlamaBackend
-from app.errors import ModelError, SettingsError
+from app.errors import ModelError, SettingsError, Unloadable
 from app.muster import Place, check_budget, create_house, places
 from app.roster import State
 from app.settings import ModelSettings, Settings
@@ -90,7 +90,7 @@ def test_a_file_that_only_llama_cpp_may_read_counts_whole(tmp_path: Path) -> Non
 
 
 def test_a_cache_smaller_than_the_context_is_refused_before_any_is_loaded(toy_folder: Path) -> None:
-    with pytest.raises(SettingsError, match="cache_size is 100"):
+    with pytest.raises(SettingsError, match="toy-spm: cache_size is 100"):
         places(settings(toy_folder, "toy-spm", "toy-bpe", ctx_size=512, cache_size=100))
 
 
@@ -117,6 +117,18 @@ class Loading:
             pass
         self.has_ended = True
         raise ModelError("called off")
+
+
+async def test_why_a_load_failed_is_told_without_where_the_file_lies(toy_folder: Path, tmp_path: Path) -> None:
+    path = tmp_path / "toy-spm.gguf"
+    path.write_bytes((toy_folder / "toy-spm.gguf").read_bytes())
+    chosen = settings(tmp_path, "toy-spm", load="first-use")
+    house = create_house(chosen, places(chosen), {}, 1)
+    for content in ("<html>", None):
+        path.unlink() if content is None else path.write_text(content)
+        with pytest.raises(Unloadable, match=r"toy-spm cannot be loaded: toy-spm\.gguf: ") as raised:
+            await house.take(house.seats[0])
+        assert str(tmp_path) not in raised.value.message
 
 
 async def test_the_end_calls_a_load_off_and_waits_for_that(toy_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,5 +16,5 @@ async def list_models(house: House) -> ModelList:
 async def get_model(model_id: str, house: House) -> Model:
     """One of them; its id may hold slashes."""
     name = str(model_id).lstrip("/")
-    member = house.find(name or "/")
-    return next(model for seat in house.seats if seat is member for model in seat.listed() if model.id == name)
+    house.find(name or "/")
+    return next(model for seat in house.seats for model in seat.listed() if model.id == name)

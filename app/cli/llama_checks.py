@@ -5,6 +5,7 @@ from pathlib import Path
 
 from rich.filesize import decimal
 
+from app import muster
 from app.asgi import n_processors, offload_of, sizes_of
 from app.cli import checks
 from app.cli.findings import Finding, refusal, well
@@ -26,12 +27,16 @@ def of_machine() -> Iterator[Finding]:
 
 
 def of_settings(settings: Settings) -> Iterator[Finding]:
-    """What the settings ask of both."""
-    yield checks.threads(sizes_of(settings).n_threads, n_processors(), machine.n_processors())
-    if offload_of(settings).wants_gpu and not any(device.is_gpu for device in ggml.devices()):
-        told = f"no GPU to be had, though one was asked for (--gpu-layers {settings.gpu_layers})"
-        yield Finding("offload", "warn", told, "scripts/install --backend builds for one; --gpu-layers 0 asks for none")
-    yield from model(settings)
+    """What the settings ask of both, for each model; and of several, what they ask together."""
+    for each in settings.each():
+        yield checks.threads(sizes_of(each).n_threads, n_processors(), machine.n_processors())
+        if offload_of(each).wants_gpu and not any(device.is_gpu for device in ggml.devices()):
+            told = f"no GPU to be had, though one was asked for (--gpu-layers {each.gpu_layers})"
+            remedy = "scripts/install --backend builds for one; --gpu-layers 0 asks for none"
+            yield Finding("offload", "warn", told, remedy)
+        yield from model(each)
+    if settings.models:
+        yield together(settings)
 
 
 def library() -> Finding:
@@ -53,6 +58,16 @@ def gpus(devices: list[Device], backends: list[str], nvidia: list[str]) -> Findi
         told = f"{', '.join(nvidia)}, of no use to this build of llama.cpp"
         return Finding("gpu", "warn", told, "scripts/install --backend cuda")
     return well("gpu", "none")
+
+
+def together(settings: Settings) -> Finding:
+    """Whether several models can be told apart, and those that are loaded at the start fit into the budget."""
+    try:
+        wanted = muster.places(settings)
+        budget = muster.check_budget(settings, wanted)
+    except StartError as error:
+        return refusal("models", error)
+    return well("models", f"{', '.join(place.id for place in wanted)}, in {decimal(budget)} together")
 
 
 def model(settings: Settings) -> Iterator[Finding]:

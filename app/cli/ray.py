@@ -8,14 +8,12 @@ from typing import Any
 import click
 import msgspec
 
-from app import __version__
+from app import __version__, muster
 from app.api import server
 from app.asgi import n_processors
 from app.cli import flags
 from app.cli.console import console, one_line_errors
-from app.engine import header
 from app.errors import SettingsError, StartError
-from app.names import file_of
 from app.settings import Settings
 
 NO_RAY = "Ray is not installed: pip install 'segue[ray]', on each machine of the cluster."
@@ -73,7 +71,7 @@ def ray(
         scale = cluster.Scale(
             least,
             most,
-            n_cpus=(settings.threads or n_processors()) if cpus is None else cpus,
+            n_cpus=max(each.threads or n_processors() for each in settings.each()) if cpus is None else cpus,
             n_gpus=gpus,
             upscale_delay=upscale_delay,
             downscale_delay=downscale_delay,
@@ -93,9 +91,7 @@ def _cluster() -> Any:
 
 def _settled(settings: Settings) -> Settings:
     """The settings with the models' whole paths, which all machines must have, and a port that is free here."""
-    paths = [file_of(each.model).absolute() for each in settings.each()]
-    for path in paths:
-        header.check(path)
+    paths = [place.path.absolute() for place in muster.places(settings)]
     with server.bind(settings.host, settings.port) as listener:
         port = listener.getsockname()[1]
     if not settings.models:

@@ -42,7 +42,7 @@ def opening(url: str | None, key: str | None, options: Mapping[str, Any]) -> Ope
             raise SettingsError("--api-key is what a server wants; name one by --url.")
         from app.cli.local import loaded, local  # as httpx2 takes its time to import, so does llama.cpp
 
-        settings = flags.read(options)
+        settings = flags.read(options).each()[0]  # of several, the one that is meant where none is named
         return local(settings, loaded(settings))
     if others := flags.given(options, flags.NAMES - {"model"}):
         named = ", ".join(f"--{name.replace('_', '-')}" for name in others)

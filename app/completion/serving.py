@@ -71,8 +71,9 @@ class Seat(Member[Serving]):
 
     @property
     def is_sound(self) -> bool:
-        """Whether nothing is wrong with it: not being loaded is not."""
-        return not self.is_open or self.tenant is None or self.tenant.engine.is_healthy
+        """Whether nothing is wrong with it: not being loaded is not, and being closed is not."""
+        is_closing = self.is_leaving and self.is_free.is_set()
+        return self.tenant is None or is_closing or self.tenant.engine.is_healthy
 
     def snapshot(self) -> Snapshot:
         """How it stands, with what earlier engines of it have counted."""

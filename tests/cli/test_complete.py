@@ -75,6 +75,13 @@ def test_a_local_stream_prints_the_same(spm: Served, toy_folder: Path) -> None:
     assert printed(*local(spm, toy_folder), PROMPT, *flags) == text + "\n"
 
 
+def test_of_several_models_the_first_answers(spm: Served, toy_folder: Path, tmp_path: Path) -> None:
+    config = tmp_path / "segue.toml"
+    config.write_text("".join(f"[[models]]\nmodel = '{toy_folder / n}.gguf'\n" for n in ("toy-spm", "toy-bpe")))
+    said = printed("complete", "--config", str(config), "--threads", "1", PROMPT, *GREEDY)
+    assert said == continued(spm, PROMPT) + "\n"
+
+
 def test_json_is_the_object_of_the_api(spm: Served) -> None:
     asked = DRAWN | {"logprobs": 2}
     answer = spm.api.complete(**asked)

@@ -60,6 +60,20 @@ def test_without_a_model_it_says_so_and_all_else() -> None:
     assert found["threads"]["verdict"] == "ok"
 
 
+def test_each_of_several_models_is_looked_at_and_all_together(toy_folder: Path, tmp_path: Path) -> None:
+    config = tmp_path / "segue.toml"
+    tables = [f"[[models]]\nmodel = '{toy_folder / name}.gguf'\n" for name in ("toy-spm", "toy-bpe")]
+    config.write_text("threads = 1\n" + "".join(tables))
+    done = run("doctor", "--port", "0", "--config", str(config), "--json")
+    checks = json.loads(done.stdout)["checks"]
+    assert (done.exit_code, [check["verdict"] for check in checks if check["name"] == "decode"]) == (0, ["ok"] * 2)
+    assert "toy-spm, toy-bpe" in next(check["found"] for check in checks if check["name"] == "models")
+    config.write_text("threads = 1\nmemory-budget = 1\n" + "".join(tables))
+    refused = told(1, "--config", str(config))["models"]
+    assert "memory_budget" in refused["found"]
+    assert "first-use" in refused["remedy"]
+
+
 def test_a_broken_file_is_not_decoded(tmp_path: Path) -> None:
     path = tmp_path / "page.gguf"
     path.write_text("<html>")

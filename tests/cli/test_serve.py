@@ -1,7 +1,6 @@
 """The command line as a process: what it prints, how it ends."""
 
 import asyncio
-import importlib.util
 import json
 import os
 import re
@@ -53,22 +52,6 @@ def test_an_unknown_command_or_option_is_refused() -> None:
         done = CliRunner().invoke(main, arguments)
         assert done.exit_code == 2
         assert arguments[-1] in done.stderr
-
-
-@pytest.mark.skipif(importlib.util.find_spec("ray") is not None, reason="Ray is installed")
-def test_where_ray_is_not_installed_one_line_says_how(toy_folder: Path) -> None:
-    done = segue("ray", "--port", "0", "--model", str(toy_folder / "toy-spm.gguf"))
-    assert done.returncode == 1
-    assert "pip install 'segue[ray]'" in one_line(done.stderr)
-
-
-@pytest.mark.parametrize(
-    "given", [("--replicas", "2", "--max-replicas", "3"), ("--min-replicas", "3", "--max-replicas", "2")]
-)
-def test_numbers_of_replicas_that_contradict_one_another_are_refused(given: tuple[str, ...]) -> None:
-    done = segue("ray", *given)
-    assert done.returncode == 2
-    assert all(flag in one_line(done.stderr) for flag in given[::2])
 
 
 def test_a_missing_model_is_named_with_the_remedy() -> None:

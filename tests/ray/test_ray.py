@@ -17,6 +17,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from app.settings import ModelSettings, Settings
 from tests.conftest import Served
 from tests.servers import Api, Json, Server, envelope, running, strict_json, without_identity
 
@@ -78,6 +79,17 @@ async def all_replicas(http: httpx.AsyncClient, n: int) -> set[int]:
 
     await until(are_found)
     return found
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Ray's own, when it is imported
+def test_a_replica_of_several_models_has_room_and_threads_for_each() -> None:
+    from app.ray import Scale, application
+
+    models = (ModelSettings(model="a", parallel=4), ModelSettings(model="b", parallel=8, threads=3))
+    deployment = application(Settings(models=models, max_waiting=1), Scale(n_cpus=2))._bound_deployment
+    (own,) = deployment.init_args
+    assert [each.threads for each in own.each()] == [2, 3]
+    assert deployment.max_ongoing_requests == own.max_waiting == 2 * (4 + 8)
 
 
 @pytest.mark.parametrize(
