@@ -193,12 +193,13 @@ def test_a_model_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 
 def endless(served: Served, folder: Path) -> subprocess.Popen[bytes]:
-    """A stream of minutes, of which something has been printed."""
-    words = [*COMMAND, *local(served, folder), PROMPT, "--stream", "--ignore-eos", "--max-tokens", "8000"]
+    """A stream of many choices, so that it takes a while, of which something has been printed."""
+    words = [*COMMAND, *local(served, folder), PROMPT, "--stream", "--ignore-eos", "--max-tokens", "8000", "-n", "20"]
     process = subprocess.Popen(
         words, cwd=ROOT, env=environment(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
     assert process.stdout
+    assert process.stdout.readline() == b"--- 1 of 20 ---\n"
     assert process.stdout.read(1)
     return process
 
