@@ -39,7 +39,7 @@ class Words(click.Group):
         run: Callable[..., Any] = super().main
         if not standalone_mode:
             return run(*arguments, standalone_mode=False, **extra)
-        from app.cli.console import one_line_ends  # rich takes its time
+        from app.cli.ends import one_line_ends  # rich takes its time
 
         with one_line_ends():
             sys.exit(run(*arguments, standalone_mode=False, **extra))

@@ -8,7 +8,8 @@ import msgspec
 from rich.table import Table
 
 from app.cli import flags, sources
-from app.cli.console import console, one_line_errors, output, tidy
+from app.cli.console import console, output, tidy
+from app.cli.ends import one_line_errors
 from app.cli.sources import Opening
 from app.cli.speed import SHORT_WORDS, Asked, Speed, measure
 

@@ -10,7 +10,8 @@ import click
 import msgspec
 
 from app.cli import asking, flags, probabilities, sources
-from app.cli.console import console, one_line_errors, output
+from app.cli.console import console, output
+from app.cli.ends import one_line_errors
 from app.cli.printing import Texts, as_json, heading
 from app.cli.sources import Opening
 from app.errors import InvalidRequest

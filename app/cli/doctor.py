@@ -12,7 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from app.cli import checks, flags
-from app.cli.console import one_line_errors, output, printable, quiet, tidy
+from app.cli.console import output, printable, quiet, tidy
+from app.cli.ends import one_line_errors
 from app.cli.findings import Finding, refusal
 from app.errors import SettingsError
 

@@ -8,8 +8,9 @@ from rich.filesize import decimal
 from app.catalogue import fetch, filenames, store
 from app.catalogue.library import Library
 from app.cli import shell, tables
-from app.cli.console import console, one_line_errors
+from app.cli.console import console
 from app.cli.download import ended_by_signals, shown
+from app.cli.ends import one_line_errors
 from app.errors import SettingsError
 from app.names import catalogue_entry, file_of
 

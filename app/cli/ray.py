@@ -12,7 +12,8 @@ from app import __version__, muster
 from app.api import server
 from app.asgi import n_processors
 from app.cli import flags
-from app.cli.console import console, one_line_errors
+from app.cli.console import console
+from app.cli.ends import one_line_errors
 from app.errors import SettingsError, StartError
 from app.settings import Settings
 

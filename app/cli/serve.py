@@ -12,7 +12,8 @@ from app.api import server
 from app.api.drain import Drain
 from app.asgi import Loaded, create_app
 from app.cli import banner, flags
-from app.cli.console import loading, one_line_errors
+from app.cli.console import loading
+from app.cli.ends import one_line_errors
 from app.muster import Place
 from app.settings import Settings
 

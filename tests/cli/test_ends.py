@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 import pytest
 
-from app.cli import console, main
+from app.cli import console, ends, main
 from tests.cli.commands import printed, refused, run
 from tests.servers import COMMAND, ROOT, environment, one_line
 
@@ -76,7 +76,7 @@ def test_a_question_that_is_broken_off_ends_as_an_interrupt(monkeypatch: pytest.
         raise click.Abort
 
     monkeypatch.setitem(main.commands, "asks", asks)
-    assert run("asks").exit_code == console.INTERRUPTED == 128 + signal.SIGINT
+    assert run("asks").exit_code == ends.INTERRUPTED == 128 + signal.SIGINT
 
 
 def test_a_message_is_one_line_that_a_terminal_can_be_trusted_with() -> None:
