@@ -1,6 +1,7 @@
 """Servers, one of each kind for all tests; each must end with success when they are over."""
 
 import os
+import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,12 @@ KEYS = ("sk-first-8e5c1f", "sk-second-77ab02")
 FILED_KEYS = ("sk-filed-41d9c3", "sk-filed-b0e6aa", "sk-ключ")
 NAMED_ORIGIN = "https://app.example"
 TEMPLATE = "<|mark|>{suffix}<|mark|>{prefix} and<|mark|>"
+
+
+def pytest_configure() -> None:
+    """A shell's background job ignores SIGINT, and so would all that it starts."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @dataclass(frozen=True, eq=False)
