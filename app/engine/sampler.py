@@ -40,7 +40,6 @@ class Want:
         params = self.params
         return Need(
             params.bias is not None or self.history is not None,
-            self.banned is not None,
             params.greedy,
             params.truncates,
             params.temperature != 1.0,
@@ -55,7 +54,6 @@ class Need(NamedTuple):
     """What has to be done to rows, by which they are grouped."""
 
     adjusted: bool
-    banned: bool
     greedy: bool
     truncates: bool
     tempered: bool
@@ -132,9 +130,8 @@ class Sampler:
         temperatures = [want.params.temperature for want in wants]
         if weights is self._tempered:
             weights.load(rows, temperatures if need.tempered else ())
-        for i, want in enumerate(wants):
-            if want.banned is not None:
-                weights.ban(i, want.banned, rows[i], temperatures[i])
+        if any(want.banned is not None for want in wants):
+            weights.ban([want.banned for want in wants], rows, temperatures)
         return weights
 
     def _adjust(self, given: Rows, wants: list[Want]) -> Rows:

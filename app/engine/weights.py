@@ -47,14 +47,13 @@ class Weights:
         Raises FloatingPointError where a row has no finite logit, or a NaN.
         """
         n = len(rows)
-        weights, edges = self._flat[:n, : self.n_vocab], self._edges[:n]
+        weights = self._flat[:n, : self.n_vocab]
         with np.errstate(over="ignore", invalid="ignore"):
             scaled = rows
             if temperatures:
                 scaled = np.multiply(rows, 1.0 / np.array(temperatures, np.float32)[:, None], out=weights)
             np.exp(scaled, out=weights)
-            np.cumsum(self._lanes[:n].sum(axis=1), axis=1, dtype=np.float64, out=edges[:, 1:])
-        totals = edges[:, -1]
+            totals = self._sum(n)
         fine = (totals > LEAST_TOTAL) & (totals < np.inf)
         shifts = np.zeros(n)
         if not fine.all():
@@ -73,17 +72,25 @@ class Weights:
         np.cumsum(self._lanes[at].sum(axis=0), dtype=np.float64, out=self._edges[at, 1:])
         return float(maximum)
 
-    def ban(self, at: int, ids: Ids, row: Row, temperature: float) -> None:
-        """Leave some tokens of row `at` no weight. row, temperature: as they were loaded.
+    def _sum(self, n: int) -> NDArray[np.float64]:
+        """Cumulate the lanes of the first n rows; returns the rows' totals."""
+        np.cumsum(self._lanes[:n].sum(axis=1), axis=1, dtype=np.float64, out=self._edges[:n, 1:])
+        return self._edges[:n, -1]
 
-        Raises FloatingPointError where no token is left.
+    def ban(self, banned: Ordered[Ids | None], rows: Rows, temperatures: Ordered[float]) -> None:
+        """Leave some tokens of each row no weight. rows, temperatures: as they were loaded.
+
+        Raises FloatingPointError where a row has no token left.
         """
-        self.each(at)[ids] = 0
-        np.cumsum(self._lanes[at].sum(axis=0), dtype=np.float64, out=self._edges[at, 1:])
-        if self._edges[at, -1] <= LEAST_TOTAL:
-            left = row.copy()
-            left[ids] = -np.inf
-            self._load_relative(at, left, temperature)
+        for at, ids in enumerate(banned):
+            if ids is not None:
+                self.each(at)[ids] = 0
+        totals = self._sum(len(banned))
+        for at, ids in enumerate(banned):
+            if ids is not None and totals[at] <= LEAST_TOTAL:
+                left = rows[at].copy()
+                left[ids] = -np.inf
+                self._load_relative(at, left, temperatures[at])
 
     def each(self, at: int) -> Row:
         """One weight a token of row `at`."""
