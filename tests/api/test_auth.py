@@ -146,14 +146,15 @@ def test_what_is_sent_is_compared_in_constant_time_with_every_key(monkeypatch: p
         return compare(key, sent)
 
     monkeypatch.setattr(hmac, "compare_digest", noted)
-    guard, handler = KeyGuard(KEYS), SimpleNamespace(opt={})
+    guard = KeyGuard(KEYS)
+    handler: Any = SimpleNamespace(opt={})
     for sent in (*KEYS, WRONG):
         connection: Any = SimpleNamespace(headers={"authorization": f"Bearer {sent}"})
         if sent == WRONG:
             with pytest.raises(Unauthorized):
-                guard(connection, handler)  # type: ignore[arg-type]
+                guard(connection, handler)
         else:
-            guard(connection, handler)  # type: ignore[arg-type]
+            guard(connection, handler)
         assert compared == [(key.encode(), sent.encode()) for key in KEYS]
         compared.clear()
 

@@ -34,7 +34,8 @@ def answered(*messages: Sent) -> tuple[httpx.Response, str]:
             await send(message)
 
     async def ask() -> httpx.Response:
-        transport = httpx.ASGITransport(app=RequestId(Front(proxy)))  # type: ignore[arg-type]
+        app: Any = RequestId(Front(proxy))
+        transport = httpx.ASGITransport(app=app)
         async with httpx.AsyncClient(transport=transport, base_url="http://here") as client:
             return await client.get("/")
 

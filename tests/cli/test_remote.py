@@ -31,6 +31,10 @@ def remote(answer: Answer) -> Remote:
     return Remote(httpx2.AsyncClient(transport=httpx2.MockTransport(answer), base_url="http://x/v1/"), "m")
 
 
+def constantly(response: httpx2.Response) -> Answer:
+    return lambda _: response
+
+
 def answered(answer: Answer) -> Completion:
     return asyncio.run(remote(answer).answer(REQUEST))
 
@@ -77,8 +81,9 @@ async def test_a_stream_that_does_not_say_that_it_is_done_broke_off(body: bytes)
 )  # fmt: skip
 def test_a_refusal_is_told_in_the_servers_words(status: int, kind: type[SegueError]) -> None:
     for body in ({"error": {"message": "no\nsuch thing"}}, {"error": "no such thing"}):
+        response = httpx2.Response(status, json=body)
         with pytest.raises(kind, match="no such thing"):
-            answered(lambda _, body=body: httpx2.Response(status, json=body))  # type: ignore[misc]
+            answered(constantly(response))
     with pytest.raises(kind, match=str(status)):
         answered(lambda _: httpx2.Response(status, text="<html>"))
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import os
 import re
 import signal
 import socket
@@ -285,7 +284,7 @@ def test_the_printed_curl_line_works(toy_folder: Path, tmp_path: Path) -> None:
 
 
 def test_a_server_can_listen_on_ipv6(toy_folder: Path, tmp_path: Path) -> None:
-    if not socket.has_ipv6 or not os.path.exists("/proc/net/if_inet6"):  # noqa: PTH110
+    if not socket.has_ipv6 or not Path("/proc/net/if_inet6").exists():
         pytest.skip("no IPv6 here")
     try:
         with socket.create_server(("::1", 0), family=socket.AF_INET6):
