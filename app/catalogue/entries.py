@@ -13,6 +13,7 @@ from msgspec import Meta, Struct
 
 from app.catalogue import filenames
 from app.catalogue.sources import path_of
+from app.engine import split
 from app.errors import SettingsError
 
 BUILT_IN = Path(__file__).with_name("catalogue.toml")
@@ -40,7 +41,7 @@ class Entry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     @property
     def files(self) -> list[str]:
         """The files of the model, first the one that is served."""
-        return filenames.parts_of(self.file)
+        return split.parts_of(self.file)
 
     @property
     def checksums(self) -> list[str | None]:

@@ -2,8 +2,9 @@
 
 import re
 
+from app.engine.split import PART
+
 _QUANTISATION = re.compile(r"[-._](I?Q\d\w*|BF16|F16|F32|FP16|TQ\d\w*|MXFP4\w*)$", re.IGNORECASE)
-_PART = re.compile(r"-(\d{5})-of-(?!00000)(\d{5})$")
 _NAME = re.compile(r"[^./\\][^/\\]*\.gguf")
 _MOST_BYTES = 220
 """Of a name: systems allow 255, and what a download is called while it lasts is longer."""
@@ -19,7 +20,7 @@ def is_name(file: str) -> bool:
 
 def stem_of(file: str) -> str:
     """The name without its ending, and without the number of a part."""
-    return _PART.sub("", file.removesuffix(".gguf"))
+    return PART.sub("", file.removesuffix(".gguf"))
 
 
 def quantisation_of(file: str) -> str | None:
@@ -35,13 +36,5 @@ def model_of(file: str) -> str:
 
 def is_later_part(file: str) -> bool:
     """Whether it is a part of a split model, and not the first."""
-    found = _PART.search(file.removesuffix(".gguf"))
+    found = PART.search(file)
     return bool(found and int(found[1]) > 1)
-
-
-def parts_of(file: str) -> list[str]:
-    """All files of the model whose first this is: itself alone, unless its name counts parts."""
-    found = _PART.search(file.removesuffix(".gguf"))
-    if not found:
-        return [file]
-    return [f"{stem_of(file)}-{n:05}-of-{found[2]}.gguf" for n in range(1, int(found[2]) + 1)]

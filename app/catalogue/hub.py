@@ -17,6 +17,7 @@ from huggingface_hub.hf_api import RepoSibling
 
 from app.catalogue import filenames, web
 from app.catalogue.remote import Remote
+from app.engine import split
 from app.errors import SettingsError, SourceError
 
 DEFAULT = "Q4_K_M"
@@ -79,7 +80,7 @@ def chosen(wanted: Wanted, files: Sequence[RepoSibling]) -> list[RepoSibling]:
     if len(fitting) != 1:
         raise SourceError(_none_or_many(wanted, fitting, firsts))
     first = PurePosixPath(fitting[0])
-    parts = [str(first.with_name(name)) for name in filenames.parts_of(first.name)]
+    parts = [str(first.with_name(name)) for name in split.parts_of(first.name)]
     if missing := [path for path in parts if path not in models]:
         raise SourceError(f"hf:{wanted.repo}: parts of the model are missing there: {', '.join(missing)}.")
     return [models[path] for path in parts]

@@ -3,10 +3,9 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from app.catalogue import filenames
 from app.catalogue.remote import Remote
 from app.catalogue.sources import path_of
-from app.engine import header
+from app.engine import header, split
 
 _BLOCK = 1 << 20
 
@@ -14,7 +13,7 @@ _BLOCK = 1 << 20
 def find(source: str) -> list[Remote]:
     """The files of the model whose first is at a path. Raises ModelError where that is none."""
     first = path_of(source)
-    paths = [first.with_name(name) for name in filenames.parts_of(first.name)]
+    paths = [first.with_name(name) for name in split.parts_of(first.name)]
     for path in paths:
         header.check(path)
     return [_remote(path) for path in paths]

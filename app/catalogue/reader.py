@@ -12,8 +12,7 @@ import gguf
 import numpy as np
 from gguf import GGUFReader, GGUFValueType
 
-from app.catalogue import filenames
-from app.engine import header
+from app.engine import header, split
 from app.errors import ModelError
 
 T = TypeVar("T")
@@ -56,7 +55,7 @@ class Gguf:
     """A model's files, read as far as they describe it. Raises ModelError where one is no GGUF, or is cut off."""
 
     def __init__(self, first: Path) -> None:
-        self.paths = [first.with_name(name) for name in filenames.parts_of(first.name)]
+        self.paths = [first.with_name(name) for name in split.parts_of(first.name)]
         readers = [_opened(path) for path in self.paths]
         self._first = readers[0]
         self.tensors: Sequence[gguf.ReaderTensor] = [tensor for reader in readers for tensor in reader.tensors]

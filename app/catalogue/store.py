@@ -19,7 +19,7 @@ from typing import IO
 from app.catalogue import filenames
 from app.catalogue.remote import Remote
 from app.catalogue.sources import path_of
-from app.engine import header
+from app.engine import header, split
 from app.errors import SettingsError, SourceError
 
 VARIABLE = "SEGUE_MODELS"
@@ -53,17 +53,17 @@ class Store:
 
     def holds(self, file: str) -> bool:
         """Whether all files of a model are there."""
-        return all((self.root / name).is_file() for name in filenames.parts_of(file))
+        return all((self.root / name).is_file() for name in split.parts_of(file))
 
     def size(self, file: str) -> int:
         """Bytes of all files of a model that are there."""
-        paths = [self.root / name for name in filenames.parts_of(file)]
+        paths = [self.root / name for name in split.parts_of(file)]
         return sum(path.stat().st_size for path in paths if path.is_file())
 
     def remove(self, file: str) -> int:
         """All of a model, what broke off included; how many bytes that frees. Raises SourceError."""
         freed = 0
-        for name in filenames.parts_of(file):
+        for name in split.parts_of(file):
             for path in (self.root / name, *self.partials(name)):
                 freed += path.stat().st_size if path.is_file() else 0
                 with _disk(path):

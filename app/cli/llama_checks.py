@@ -29,7 +29,7 @@ def of_machine() -> Iterator[Finding]:
 def of_settings(settings: Settings) -> Iterator[Finding]:
     """What the settings ask of both, for each model; and of several, what they ask together."""
     for each in settings.each():
-        yield checks.threads(sizes_of(each).n_threads, n_processors(), machine.n_processors())
+        yield checks.threads(sizes_of(each).n_threads, n_processors(), machine.processor_quota())
         if offload_of(each).wants_gpu and not any(device.is_gpu for device in ggml.devices()):
             told = f"no GPU to be had, though one was asked for (--gpu-layers {each.gpu_layers})"
             remedy = "scripts/install --backend builds for one; --gpu-layers 0 asks for none"

@@ -5,18 +5,17 @@ Owns their signatures; the library itself is handed in by `app.engine.llama`.
 
 import ctypes
 import os
-import re
 from collections.abc import Iterator
 from ctypes import POINTER, byref, c_bool, c_char_p, c_int, c_int64, c_size_t, c_void_p
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from app.engine import split
 from app.errors import ModelError
 
 _GPU_KINDS = (1, 2)
 """GGML_BACKEND_DEVICE_TYPE_GPU and _IGPU."""
 _N_TYPES = 64
-_PART = re.compile(r"-\d{5}-of-(\d{5})\.gguf$")
 
 
 class _NoData(ctypes.Structure):
@@ -98,7 +97,7 @@ class Ggml:
 
     def tensors(self, path: Path) -> Iterator[tuple[str, int]]:
         """Name and bytes of each tensor of a model, of all its files. Raises ModelError where one cannot be read."""
-        for part in parts(path):
+        for part in (path.with_name(name) for name in split.parts_of(path.name)):
             table = self._call["gguf_init_from_file"](os.fsencode(part), _NoData(True, None))
             if not table:
                 raise ModelError(f"{part}: llama.cpp cannot read this file; it may be cut off: download it again.")
@@ -108,11 +107,3 @@ class Ggml:
                     yield name, self._call["gguf_get_tensor_size"](table, i)
             finally:
                 self._call["gguf_free"](table)
-
-
-def parts(path: Path) -> list[Path]:
-    """A model's files: its own, or all of those that it was split into."""
-    if not (found := _PART.search(path.name)):
-        return [path]
-    stem = path.name[: found.start()]
-    return [path.with_name(f"{stem}-{i:05}-of-{found[1]}.gguf") for i in range(1, int(found[1]) + 1)]

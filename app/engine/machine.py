@@ -54,7 +54,7 @@ def nvidia_gpus(root: Path = ROOT) -> list[str]:
     return [line.partition(":")[2].strip() for text in told for line in text.splitlines() if line.startswith("Model")]
 
 
-def n_processors(root: Path = ROOT) -> float | None:
+def processor_quota(root: Path = ROOT) -> float | None:
     """The processors' worth of time that the container may use; None where there is no such limit."""
     shares = [
         *(_share(*_read(file).split()) for file in _files("cpu.max", "", root)),

@@ -42,7 +42,7 @@ def test_an_arm_processor_tells_its_features_otherwise(tmp_path: Path) -> None:
 def test_nothing_is_known_of_a_system_that_tells_nothing(tmp_path: Path) -> None:
     assert machine.processor(tmp_path) == Processor("", frozenset())
     assert machine.memory(tmp_path) is None
-    assert machine.n_processors(tmp_path) is None
+    assert machine.processor_quota(tmp_path) is None
     assert machine.nvidia_gpus(tmp_path) == []
 
 
@@ -82,7 +82,7 @@ def test_gpus_are_named_by_their_driver(tmp_path: Path) -> None:
     ],
 )
 def test_a_containers_share_of_the_processors(tmp_path: Path, files: dict[str, str], n: float | None) -> None:
-    assert machine.n_processors(system(tmp_path, files)) == n
+    assert machine.processor_quota(system(tmp_path, files)) == n
 
 
 @pytest.mark.parametrize(
@@ -130,5 +130,5 @@ def test_what_is_no_number_is_no_limit(tmp_path: Path) -> None:
     group = "sys/fs/cgroup"
     files = {"proc/self/cgroup": "0::/\nodd\n", f"{group}/cpu.max": "5 0\n", f"{group}/memory.max": "lots\n"}
     system(tmp_path, files | {"proc/meminfo": meminfo(8, 5)})
-    assert machine.n_processors(tmp_path) is None
+    assert machine.processor_quota(tmp_path) is None
     assert machine.memory(tmp_path) == Memory(5 * GIB, 8 * GIB)
