@@ -20,8 +20,8 @@ from app.engine.llama import Progress, ggml
 from app.engine.sizes import DEFAULT_CONTEXT
 from app.engine.turns import Turns
 from app.errors import ModelError, SegueError, SettingsError, StartError
+from app.member import Member
 from app.names import catalogue_entry, file_of, names_of, told_apart
-from app.roster import Member
 from app.settings import Settings
 
 COMPUTE = 256 << 20

@@ -14,8 +14,8 @@ import pytest
 from app import muster
 from app.engine.llama import LlamaBackend
 from app.errors import ModelError, SettingsError, Unloadable
+from app.member import State
 from app.muster import Place, check_budget, create_house, places
-from app.roster import State
 from app.settings import ModelSettings, Settings
 from tests import toys
 

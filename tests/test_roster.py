@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 import pytest
 
 from app.errors import ModelError, ModelNotFound, Overloaded, SegueError, Unavailable, Unloadable
-from app.roster import Member, Roster, State
+from app.member import Member, State
+from app.roster import Roster
 
 PATIENCE = 20.0
 

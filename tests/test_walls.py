@@ -15,6 +15,7 @@ LAYERS = (
     {"app.errors", "app.log"},
     {"app.engine"},
     {"app.catalogue"},
+    {"app.member"},
     {"app.schemas", "app.settings", "app.names", "app.roster"},
     {"app.completion"},
     {"app.api"},

@@ -19,7 +19,7 @@ from app.completion.checks import Rules, check_fields, check_model
 from app.completion.record import Outcome
 from app.completion.serving import House, Serving
 from app.errors import TimedOut
-from app.roster import Member
+from app.member import Member
 from app.schemas import CompletionRequest
 
 _KEY = "segue.leases"

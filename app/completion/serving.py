@@ -11,7 +11,8 @@ from app.completion.service import CompletionService
 from app.completion.tokenizer import TokenizerService
 from app.engine.engine import Engine
 from app.engine.stats import Snapshot
-from app.roster import Member, Roster, State
+from app.member import Member, State
+from app.roster import Roster
 from app.schemas import Model, ModelMeta, ModelStatus, Props
 
 

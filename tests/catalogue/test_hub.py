@@ -115,17 +115,13 @@ def test_a_wrong_checksum_is_refused_and_leaves_nothing(world: World, get: Get, 
     assert names(store.root) == []
 
 
-def test_a_gated_repository_says_to_set_a_token(world: World, get: Get, monkeypatch: pytest.MonkeyPatch) -> None:
-    world.files, world.is_gated = {"m.gguf": BODY}, True
-    with pytest.raises(SourceError, match=r"gated: .*HF_TOKEN"):
-        get(SOURCE)
-    monkeypatch.setenv("HF_TOKEN", TOKEN)
-    assert get(SOURCE).read_bytes() == BODY
-
-
-def test_a_private_repository_says_to_set_a_token(world: World, get: Get, monkeypatch: pytest.MonkeyPatch) -> None:
-    world.files, world.is_private = {"m.gguf": BODY}, True
-    with pytest.raises(SourceError, match=r"not there, or is private: .*HF_TOKEN"):
+@pytest.mark.parametrize(("state", "told"), [("is_gated", "gated: "), ("is_private", "not there, or is private: ")])
+def test_a_repository_that_is_not_for_all_says_to_set_a_token(
+    world: World, get: Get, monkeypatch: pytest.MonkeyPatch, state: str, told: str
+) -> None:
+    world.files = {"m.gguf": BODY}
+    setattr(world, state, True)
+    with pytest.raises(SourceError, match=f"{told}.*HF_TOKEN"):
         get(SOURCE)
     monkeypatch.setenv("HF_TOKEN", TOKEN)
     assert get(SOURCE).read_bytes() == BODY
