@@ -50,6 +50,7 @@ N_HEAD = 32
 """Length of the head's keys and values and of the feed-forward layer; small, for a small cache."""
 N_CONTEXT = 8192
 EPSILON = 1e-12
+F32 = gguf.GGMLQuantizationType.F32
 
 EMOJI = "\U0001f600"
 """Four tokens in both models, as "日" is three."""
@@ -131,6 +132,13 @@ class Toy:
         """All that the tokens print."""
         return b"".join(self.pieces[token] for token in ids)
 
+    @property
+    def output(self) -> NDArray[np.float32]:
+        """The output matrix, (n_vocab, N_EMBD): the table on its side."""
+        output = np.zeros((self.n_vocab, N_EMBD), np.float32)
+        output[:, : self.n_vocab] = self.table.T
+        return output
+
     def log_probs(self, token: int) -> NDArray[np.float64]:
         """Log-softmax of row `token` in float64, (n_vocab,)."""
         row = self.table[token].astype(np.float64)
@@ -149,22 +157,25 @@ class Toy:
                 break
         return out
 
-    def write(self, folder: Path) -> Path:
-        """Writes `<name>.gguf` into the folder; a reader sees the whole file or none."""
+    def write(self, folder: Path, matrices: gguf.GGMLQuantizationType = F32) -> Path:
+        """Writes `<name>.gguf` into the folder; a reader sees the whole file or none.
+
+        matrices: the format of all that is multiplied; in any other than F32 the table is not exact.
+        """
         folder.mkdir(parents=True, exist_ok=True)
         target = folder / f"{self.name}.gguf"
         handle, name = tempfile.mkstemp(prefix=f".{self.name}-", dir=folder)
         os.close(handle)
         temporary = Path(name)
         try:
-            self._write(temporary)
+            self._write(temporary, matrices)
             temporary.chmod(0o644)  # mkstemp's mode shuts other users out, a server in a container among them
             temporary.replace(target)
         finally:
             temporary.unlink(missing_ok=True)
         return target
 
-    def _write(self, path: Path) -> None:
+    def _write(self, path: Path, matrices: gguf.GGMLQuantizationType) -> None:
         out = gguf.GGUFWriter(path, "llama")
         out.add_name(self.name)
         out.add_file_type(gguf.LlamaFileType.ALL_F32)
@@ -181,13 +192,14 @@ class Toy:
         out.add_vocab_size(self.n_vocab)
         self._write_tokenizer(out)
 
-        def zeros(name: str, rows: int, columns: int) -> None:
-            out.add_tensor(name, np.zeros((rows, columns), np.float32))
+        def matrix(name: str, numbers: NDArray[np.float32]) -> None:
+            out.add_tensor(name, gguf.quants.quantize(numbers, matrices), raw_dtype=matrices)
 
-        output = np.zeros((self.n_vocab, N_EMBD), np.float32)
-        output[:, : self.n_vocab] = self.table.T
-        out.add_tensor("token_embd.weight", np.eye(self.n_vocab, N_EMBD, dtype=np.float32))
-        out.add_tensor("output.weight", output)
+        def zeros(name: str, rows: int, columns: int) -> None:
+            matrix(name, np.zeros((rows, columns), np.float32))
+
+        matrix("token_embd.weight", np.eye(self.n_vocab, N_EMBD, dtype=np.float32))
+        matrix("output.weight", self.output)
         out.add_tensor("output_norm.weight", np.full(N_EMBD, 1 / 32, np.float32))
         out.add_tensor("blk.0.attn_norm.weight", np.ones(N_EMBD, np.float32))
         out.add_tensor("blk.0.ffn_norm.weight", np.ones(N_EMBD, np.float32))

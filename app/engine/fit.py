@@ -56,9 +56,8 @@ def _hollow(path: Path, offload: Offload, sizes: Sizes) -> _Hollow:
     backend = LlamaBackend(model, sizes.settled(model.facts.n_context_trained))
     placed, n_cache = backend.placement, backend.n_cache
     backend.close()
-    tensors = list(ggml.tensors(path))
-    layers = layer_sizes(tensors, placed.n_layers - 1, n_cache if offload.kv_offload else 0)
-    return _Hollow(placed, layers, sum(size for _, size in tensors), n_cache)
+    layers = layer_sizes(ggml.tensors(path), placed.n_layers - 1, n_cache if offload.kv_offload else 0)
+    return _Hollow(placed, layers, model.n_bytes, n_cache)
 
 
 def _fitting(path: Path, offload: Offload, sizes: Sizes, free: Mapping[str, int]) -> int:

@@ -1,28 +1,26 @@
 """What ggml tells of devices, types and files, through functions that llama_cpp has but does not bind.
 
-Owns their signatures; the library itself is handed in by `app.engine.llama`.
+Owns their signatures, save for those of files, which are the `table`'s; the library itself is handed in by
+`app.engine.llama`.
 """
 
 import ctypes
 import os
 from collections.abc import Iterator
-from ctypes import POINTER, byref, c_bool, c_char_p, c_int, c_int64, c_size_t, c_void_p
+from contextlib import AbstractContextManager
+from ctypes import CFUNCTYPE, POINTER, byref, c_char_p, c_int, c_size_t, c_void_p
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from app.engine import split
-from app.errors import ModelError
+from app.engine import split, table
 
 _GPU_KINDS = (1, 2)
 """GGML_BACKEND_DEVICE_TYPE_GPU and _IGPU."""
 _N_TYPES = 64
 
-
-class _NoData(ctypes.Structure):
-    """gguf_init_params: the table of tensors alone, without what is in them."""
-
-    _fields_ = (("no_alloc", c_bool), ("context", c_void_p))
-
+_EXTRA_BUFFERS = b"ggml_backend_dev_get_extra_bufts"
+_ExtraBuffers = CFUNCTYPE(POINTER(c_void_p), c_void_p)
 
 _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "ggml_backend_load_all_from_path": (None, [c_char_p]),
@@ -36,11 +34,10 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "ggml_backend_reg_get": (c_void_p, [c_size_t]),
     "ggml_backend_reg_name": (c_char_p, [c_void_p]),
     "ggml_type_name": (c_char_p, [c_int]),
-    "gguf_init_from_file": (c_void_p, [c_char_p, _NoData]),
-    "gguf_free": (None, [c_void_p]),
-    "gguf_get_n_tensors": (c_int64, [c_void_p]),
-    "gguf_get_tensor_name": (c_char_p, [c_void_p, c_int64]),
-    "gguf_get_tensor_size": (c_size_t, [c_void_p, c_int64]),
+    "ggml_backend_dev_backend_reg": (c_void_p, [c_void_p]),
+    "ggml_backend_reg_get_proc_address": (c_void_p, [c_void_p, c_char_p]),
+    "ggml_backend_buft_name": (c_char_p, [c_void_p]),
+    **table.FUNCTIONS,
 }
 
 
@@ -95,15 +92,23 @@ class Ggml:
         """The number of a type, e.g. q8_0."""
         return next(i for i in range(_N_TYPES) if self._call["ggml_type_name"](i) == name.encode())
 
+    def layouts(self) -> set[str]:
+        """The layouts of its own that ggml can give weights on this machine's processors, e.g. AMX."""
+        get, count = self._call["ggml_backend_dev_get"], self._call["ggml_backend_dev_count"]
+        return {name for i in range(count()) for name in self._layouts(get(i))}
+
+    def _layouts(self, device: int) -> Iterator[str]:
+        register = self._call["ggml_backend_dev_backend_reg"](device)
+        if address := self._call["ggml_backend_reg_get_proc_address"](register, _EXTRA_BUFFERS):
+            for kind in takewhile(bool, _ExtraBuffers(address)(device)):
+                yield self._call["ggml_backend_buft_name"](kind).decode()
+
+    def table(self, path: Path) -> AbstractContextManager[table.Table]:
+        """The table of one file, for a block. Raises ModelError where it cannot be read."""
+        return table.opened(self._call, path)
+
     def tensors(self, path: Path) -> Iterator[tuple[str, int]]:
         """Name and bytes of each tensor of a model, of all its files. Raises ModelError where one cannot be read."""
         for part in (path.with_name(name) for name in split.parts_of(path.name)):
-            table = self._call["gguf_init_from_file"](os.fsencode(part), _NoData(True, None))
-            if not table:
-                raise ModelError(f"{part}: llama.cpp cannot read this file; it may be cut off: download it again.")
-            try:
-                for i in range(self._call["gguf_get_n_tensors"](table)):
-                    name = self._call["gguf_get_tensor_name"](table, i).decode("utf-8", "replace")
-                    yield name, self._call["gguf_get_tensor_size"](table, i)
-            finally:
-                self._call["gguf_free"](table)
+            with self.table(part) as lines:
+                yield from ((tensor.name, tensor.n_bytes) for tensor in lines.tensors())

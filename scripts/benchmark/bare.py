@@ -32,9 +32,13 @@ class Failure(Exception):
 
 
 @lru_cache(maxsize=64)
-def run(model: str, threads: int | None, task: str, round_: int, **numbers: int) -> Seconds:
-    """Do a task in a process of its own, once a round: cases of one width share it. Raises Failure."""
-    request = json.dumps({"model": model, "threads": threads, "task": task, "numbers": numbers})
+def run(model: str, threads: int | None, task: str, round_: int, as_filed: bool = False, **numbers: int) -> Seconds:
+    """Do a task in a process of its own, once a round: cases of one width share it. Raises Failure.
+
+    as_filed: with all weights in the file's formats, as others load them.
+    """
+    given = {"model": model, "threads": threads, "as_filed": as_filed}
+    request = json.dumps({"loop": given, "task": task, "numbers": numbers})
     command = [sys.executable, "-m", "scripts.benchmark.bare", request]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=ROOT, check=False)
@@ -47,8 +51,8 @@ def run(model: str, threads: int | None, task: str, round_: int, **numbers: int)
 class Loop:
     """A model, and contexts over it as segue would make them."""
 
-    def __init__(self, model: str, threads: int | None) -> None:
-        self._model = LlamaModel(Path(model), Offload())
+    def __init__(self, model: str, threads: int | None, as_filed: bool) -> None:
+        self._model = LlamaModel(Path(model), Offload(mmap=True if as_filed else None))
         self._sizes = sizes_of(Settings(parallel=32, threads=threads)).settled(self._model.facts.n_context_trained)
 
     def backend(self, n_rows: int | None = None) -> LlamaBackend:
@@ -168,7 +172,7 @@ TASKS: dict[str, Callable[..., Seconds]] = {"decode": decode, "prompt": prompt, 
 
 def main() -> None:
     request = json.loads(sys.argv[1])
-    print(json.dumps(TASKS[request["task"]](Loop(request["model"], request["threads"]), **request["numbers"])))
+    print(json.dumps(TASKS[request["task"]](Loop(**request["loop"]), **request["numbers"])))
 
 
 if __name__ == "__main__":

@@ -38,15 +38,17 @@ SPEED_TARGETS: dict[tuple[int, str], dict[str | None, Target]] = {
 
 
 def speed(bench: Bench, way: Way, width: int) -> Case:
-    """Tokens a second. limit: the bare loop with its prefill; decode only, told once a width: without."""
+    """Tokens a second. limit: the bare loop with its prefill. Told once a width: the same without (decode only), and
+    with weights that segue would recode in the file's formats (as filed).
+    """
     sizes = bench.sizes
 
     def asked(server: Server) -> Side:
         return lambda round_: tokens_per_second(server, way, width, sizes, round_)
 
-    def of_bare(*parts: str) -> Side:
+    def of_bare(*parts: str, as_filed: bool = False) -> Side:
         def measure(round_: int) -> float:
-            spent = bench.limit("decode", round_, width=width, n_words=sizes.words, n_tokens=sizes.tokens)
+            spent = bench.limit("decode", round_, as_filed, width=width, n_words=sizes.words, n_tokens=sizes.tokens)
             n_tokens = width * (sizes.tokens if "read" in parts else sizes.tokens - 1)
             return n_tokens / sum(spent[part] for part in parts)
 
@@ -55,6 +57,7 @@ def speed(bench: Bench, way: Way, width: int) -> Case:
     sides = {"limit": of_bare("read", "decode")}
     if way is WAYS[0]:
         sides["decode only"] = of_bare("decode")
+        sides["as filed"] = of_bare("read", "decode", as_filed=True)
     sides |= {server.name: asked(server) for server in bench.servers(way.name, width)}
     shape = "streamed" if way.streamed else "plain"
     return Case(

@@ -1,16 +1,22 @@
 """What llama.cpp answers, as the engine hears it: a lack of room is an event, all else is a fault, and told."""
 
+import errno
 from collections.abc import Callable
 from pathlib import Path
 
+import gguf
 import llama_cpp
 import pytest
 
+from app.engine import stream
 from app.engine.backend import Chunk
-from app.engine.llama import LlamaBackend, LlamaModel, hearing
+from app.engine.ggml import Device
+from app.engine.llama import LlamaBackend, LlamaModel, ggml, hearing, recoding
 from app.engine.offload import Offload
+from app.engine.recode import Recoded
 from app.engine.sizes import Sizes
 from app.errors import GenerationFailed, ModelError, NoRoom
+from tests import toys
 
 SIZES = Sizes(n_context=64, n_cells=256, n_slots=2, n_batch=16, n_rows=2, n_threads=1)
 LETTER = 300
@@ -71,3 +77,61 @@ def test_a_context_that_does_not_fit_is_told_with_what_makes_it_smaller(
     with pytest.raises(ModelError, match=r"256 cells: failed to allocate buffer for kv cache; .*--cache-size") as told:
         LlamaBackend(model, SIZES)
     assert str(model.path) in told.value.message
+
+
+@pytest.mark.parametrize("recodes", [False, True])
+def test_recoded_weights_give_the_same_logits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recodes: bool) -> None:
+    """What the one-hot embedding of a token picks of the output matrix, as another reader finds it there."""
+    monkeypatch.setattr(recoding, "is_worth_it", lambda _: recodes)
+    monkeypatch.setattr(recoding, "_ROWS", 1)
+    toy, kind = toys.bpe(), gguf.GGMLQuantizationType.Q5_0
+    model = LlamaModel(toy.write(tmp_path, matrices=kind), Offload(gpu_layers=0))
+    wanted = gguf.quants.dequantize(gguf.quants.quantize(toy.output, kind), kind)
+    backend = LlamaBackend(model, SIZES)
+    assert model.is_recoded == recodes
+    in_file = sum(size for _, size in ggml.tensors(model.path))
+    assert model.facts.n_bytes == in_file
+    assert (model.n_bytes > in_file) == recodes
+    for token in range(0, toy.n_vocab, 20):
+        row = backend.decode([Chunk(0, 0, [token], 1)])[0]
+        assert row == pytest.approx(wanted[:, token], abs=2e-3)
+        backend.drop(0)
+
+
+def test_whether_weights_are_recoded_shows_in_the_digest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = toys.bpe().write(tmp_path, matrices=gguf.GGMLQuantizationType.Q5_0)
+    found = set()
+    for recodes in (False, True):
+        monkeypatch.setattr(recoding, "is_worth_it", lambda _, recodes=recodes: recodes)
+        found.add(LlamaModel(path, Offload(gpu_layers=0)).digest)
+    assert len(found) == 2
+
+
+def test_a_model_that_cannot_be_read_while_it_is_recoded_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> int:
+        raise OSError(errno.EIO, "broken")
+
+    monkeypatch.setattr(recoding, "is_worth_it", lambda _: True)
+    monkeypatch.setattr(Recoded, "_recode", fail)
+    path = toys.bpe().write(tmp_path, matrices=gguf.GGMLQuantizationType.Q5_0)
+    with pytest.raises(ModelError, match="Input/output error"):
+        LlamaModel(path, Offload(gpu_layers=0))
+
+
+@pytest.mark.parametrize(
+    "offload",
+    [Offload(repack=False), Offload(mmap=True), Offload(gpu_layers="all"), Offload(gpu_layers="auto")],
+    ids=["as in the file", "mapped", "all on the GPU", "some on the GPU"],
+)
+def test_weights_are_recoded_only_where_this_processor_will_compute_with_them(
+    monkeypatch: pytest.MonkeyPatch, offload: Offload
+) -> None:
+    monkeypatch.setattr(type(ggml), "layouts", lambda _: {"AMX"})
+    assert recoding.is_worth_it(Offload(gpu_layers=0)) == stream.is_possible
+    monkeypatch.setattr(type(ggml), "devices", lambda _: [Device("CUDA0", "a GPU", True, 1 << 30)])
+    assert recoding.is_worth_it(Offload(gpu_layers=0)) == stream.is_possible
+    assert not recoding.is_worth_it(offload)
+    monkeypatch.setattr(type(ggml), "layouts", lambda _: {"CPU_REPACK"})
+    assert not recoding.is_worth_it(Offload(gpu_layers=0))

@@ -2,20 +2,26 @@
 
 import ctypes
 import hashlib
+import logging
 import os
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import llama_cpp
 
+from app.engine import stream
+from app.engine.llama import recoding
 from app.engine.llama.library import apart, ggml, hear, hearing
 from app.engine.llama.vocabulary import LlamaVocabulary
 from app.engine.offload import Offload
+from app.engine.recode import Recoded
 from app.errors import ModelError
+
+logger = logging.getLogger("segue.engine")
 
 Progress = Callable[[float], bool | None]
 """Called with 0..1 while a model loads; False ends that."""
@@ -31,7 +37,7 @@ _REMEDIES = {
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """What the file says of itself. n_bytes: size of the weights; quantisation: as llama.cpp names it."""
+    """What the file says of itself. n_bytes: its weights, as it has them; quantisation: as llama.cpp names it."""
 
     architecture: str
     n_vocab: int
@@ -88,6 +94,8 @@ class LlamaModel:
         """
         self.path = path
         self.offload = offload
+        self.is_recoded = False
+        """Whether some weights are in another format than in the file, number for number the same."""
         hearing.forget()
         llama_cpp.llama_log_set(hear, None)
         ggml.load_kernels()
@@ -98,15 +106,37 @@ class LlamaModel:
         report = llama_cpp.llama_progress_callback(lambda done, _: not progress or progress(done) is not False)
         params.progress_callback = report
         with hearing.lines() as self.log:
-            handle = apart(llama_cpp.llama_model_load_from_file, os.fsencode(path), params)
+            handle = apart(self._load, params)
         if not handle:
             remedy = hearing.remedy(_REMEDIES, "it may be cut off: download it again")
             raise ModelError(f"{path}: llama.cpp cannot load this file: {hearing.cause}; {remedy}.")
         self.weights = _Weights(handle)
 
+    def _load(self, params: Any) -> Any:
+        """llama.cpp's model; None where it cannot be made."""
+        if recoding.is_worth_it(self.offload):
+            with recoding.recoded(self.path) as source:
+                if source:
+                    return self._load_recoded(params, source)
+        return llama_cpp.llama_model_load_from_file(os.fsencode(self.path), params)
+
+    def _load_recoded(self, params: Any, source: Recoded) -> Any:
+        logger.info("%s: weights in Q5_0 are loaded as Q8_0, for which there are matrix units", self.path)
+        if params.load_mode != llama_cpp.LLAMA_LOAD_MODE_NONE:
+            params.load_mode = _load_mode(replace(self.offload, mmap=False))  # a stream cannot be mapped
+        self.is_recoded = True
+        with stream.opened(source) as file:
+            return llama_cpp.llama_model_load_from_file_ptr(file, params)
+
     @property
     def handle(self) -> Any:
         return self.weights.handle
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of the weights, each counted once, as they were loaded."""
+        size: int = llama_cpp.llama_model_size(self.handle)
+        return size
 
     @cached_property
     def vocabulary(self) -> LlamaVocabulary:
@@ -126,20 +156,20 @@ class LlamaModel:
             architecture=self.metadata("general.architecture") or "unknown",
             n_vocab=self.vocabulary.n_tokens,
             n_params=llama_cpp.llama_model_n_params(handle),
-            n_bytes=llama_cpp.llama_model_size(handle),
+            n_bytes=sum(size for _, size in ggml.tensors(self.path)) if self.is_recoded else self.n_bytes,
             n_context_trained=llama_cpp.llama_model_n_ctx_train(handle),
             quantisation=name.decode() if name else "unknown",
         )
 
     @cached_property
     def digest(self) -> bytes:
-        """Changes with the file's content, its name aside, and with llama.cpp's build.
+        """Changes with the file's content, its name aside, with llama.cpp's build, and with whether it is recoded.
 
         Of the file its size and 256 blocks of it count, evenly spread, the first (the metadata) among them: reading
         forty gigabytes at each start would be no service.
         """
         digest = hashlib.sha256(llama_cpp.llama_print_system_info())
-        digest.update(llama_cpp.__version__.encode())
+        digest.update(f"{llama_cpp.__version__} {self.is_recoded}".encode())
         size, block = self.path.stat().st_size, 1 << 16
         digest.update(str(size).encode())
         with self.path.open("rb") as file:
