@@ -45,5 +45,5 @@ class Crew:
 
     def _parts(self, n: int) -> list[slice]:
         """A part for each sampler, but none smaller than what it takes at once."""
-        size = max(-(-n // len(self._samplers)), self._samplers[0].most_rows)
+        size = max(-(-n // len(self._samplers)), self._samplers[0].n_at_once)
         return [slice(start, start + size) for start in range(0, max(n, 1), size)]

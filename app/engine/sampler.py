@@ -3,8 +3,8 @@
 Owns what is done to a row, in which order: bias and penalties, truncation, the draw. Refuses to know sequences.
 Everything is exact: nothing is cut from a distribution unless the request asks for it.
 
-Rows are float32 of shape (n_rows, n_vocab). Those with the same needs are worked on together, as many at once as fit
-into a processor's cache: one of a large vocabulary, hundreds of a small one.
+Rows are float32 of shape (n_rows, n_vocab). Those with the same needs are worked on together; where their weights have
+to be at hand, only as many as fit into a processor's cache: one of a large vocabulary.
 """
 
 from collections import defaultdict
@@ -17,7 +17,7 @@ import numpy as np
 from app.engine.history import History
 from app.engine.logprobs import RowScores
 from app.engine.params import SamplingParams
-from app.engine.weights import Ids, Nucleus, Row, Rows, Weights, largest
+from app.engine.weights import MOST_ROWS, Ids, Nucleus, Row, Rows, Weights, largest
 
 
 @dataclass(slots=True, eq=False)
@@ -73,12 +73,12 @@ class Sampler:
     def __init__(self, n_vocab: int) -> None:
         self._raw = Weights(n_vocab)
         self._tempered = Weights(n_vocab)
-        self._adjusted = np.zeros((self.most_rows, n_vocab), np.float32)
+        self._adjusted = np.zeros((self.n_at_once, n_vocab), np.float32)
 
     @property
-    def most_rows(self) -> int:
-        """Rows that are worked on at once."""
-        return self._raw.most_rows
+    def n_at_once(self) -> int:
+        """Rows that are in the processor's cache at once: fewer are not worth a thread."""
+        return self._raw.n_at_once
 
     def scores(self, rows: Rows, n_top: int) -> list[RowScores]:
         """The scores of each row, with so many of its likeliest tokens.
@@ -86,15 +86,18 @@ class Sampler:
         Raises FloatingPointError where a row has a NaN or no finite logit.
         """
         found: list[RowScores] = []
-        for start in range(0, len(rows), self.most_rows):
-            block = rows[start : start + self.most_rows]
+        for start in range(0, len(rows), MOST_ROWS):
+            block = rows[start : start + MOST_ROWS]
+            self._raw.load(block, has_top=n_top > 0)
             found += self._scores(block, [n_top] * len(block))
         return found
 
     def _scores(self, rows: Rows, n_tops: list[int]) -> list[RowScores]:
-        """Of as many rows as are worked on at once, while they are in the processor's cache."""
-        self._raw.load(rows)
-        return list(map(RowScores, rows, self._raw.log_normalisers, n_tops))
+        """Of the rows that have been loaded."""
+        most = max(n_tops)
+        tops = self._raw.likeliest(most) if most else [[]] * len(rows)
+        tops = [top[:n] for top, n in zip(tops, n_tops, strict=True)]
+        return list(map(RowScores, rows, self._raw.log_normalisers, tops))
 
     def sample(self, rows: Rows, wants: Ordered[Want]) -> list[Drawn]:
         """What each want asks for: bias and bans, penalties, temperature, then top_k, top_p, min_p.
@@ -106,8 +109,9 @@ class Sampler:
             alike[want.need].append(i)
         drawn: dict[int, Drawn] = {}
         for need, members in alike.items():
-            for start in range(0, len(members), self.most_rows):
-                group = members[start : start + self.most_rows]
+            size = self.n_at_once if need.adjusted or need.truncates else MOST_ROWS
+            for start in range(0, len(members), size):
+                group = members[start : start + size]
                 drawn.update(zip(group, self._sample(rows, [wants[i] for i in group], need), strict=True))
         return [drawn[i] for i in range(len(wants))]
 
@@ -115,24 +119,21 @@ class Sampler:
         """For a group of rows that need the same."""
         given = _taken(rows, [want.row for want in wants])
         scores: list[RowScores] | list[None] = [None] * len(wants)
+        banned = [want.banned for want in wants] if any(want.banned is not None for want in wants) else []
         if need.scored:
-            scores = self._scores(given, [want.n_top or 0 for want in wants])
+            n_tops = [want.n_top or 0 for want in wants]
+            self._raw.load(given, banned=banned, has_top=max(n_tops) > 0)
+            scores = self._scores(given, n_tops)
         adjusted = self._adjust(given, wants) if need.adjusted else given
         if need.greedy:
             tokens = [[token] * len(want.uniforms) for token, want in zip(_greedy(adjusted, wants), wants, strict=True)]
+        elif need.scored and not need.adjusted and not need.tempered:
+            tokens = _drawn(self._raw, wants, need)
         else:
-            tokens = _drawn(self._weighed(adjusted, wants, need), wants, need)
+            temperatures = [want.params.temperature for want in wants] if need.tempered else []
+            self._tempered.load(adjusted, temperatures, banned)
+            tokens = _drawn(self._tempered, wants, need)
         return list(map(Drawn, tokens, scores))
-
-    def _weighed(self, rows: Rows, wants: list[Want], need: Need) -> Weights:
-        """The weights to draw from: those that scored the very rows, where there are such."""
-        weights = self._raw if need.scored and not need.adjusted and not need.tempered else self._tempered
-        temperatures = [want.params.temperature for want in wants]
-        if weights is self._tempered:
-            weights.load(rows, temperatures if need.tempered else ())
-        if any(want.banned is not None for want in wants):
-            weights.ban([want.banned for want in wants], rows, temperatures)
-        return weights
 
     def _adjust(self, given: Rows, wants: list[Want]) -> Rows:
         adjusted = self._adjusted[: len(given)]

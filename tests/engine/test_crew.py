@@ -59,4 +59,4 @@ def test_its_threads_end_with_it() -> None:
 
 def test_small_rows_are_not_worth_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(crew, "ThreadPoolExecutor", lambda *_, **__: None)
-    assert len(Crew(1000, 4).scores(np.zeros((200, 1000), np.float32), 0)) == 200
+    assert len(Crew(1000, 4).scores(np.zeros((60, 1000), np.float32), 0)) == 60

@@ -463,6 +463,77 @@ def test_a_row_that_is_scored_is_drawn_from_as_any_other(fields: dict[str, Any])
         assert grid(Drawing(row, params, sampler, n_top=0)) == grid(distribution(row, **fields))
 
 
+# Wide vocabularies, whose weights are forgotten lane by lane
+
+
+WIDE = 3 * LANES + 7
+
+
+@pytest.mark.parametrize("fields", [{}, {"temperature": 0.5}, {"temperature": 2.0}], ids=str)
+@pytest.mark.parametrize("offset", [0.0, -300.0, 300.0])
+def test_a_banned_token_is_never_drawn_from_the_lane_that_it_shares(fields: dict[str, Any], offset: float) -> None:
+    row = np.full(WIDE, -50.0, np.float32)
+    row[[9, 9 + LANES]] = 12.0, 3.0
+    row[[8, 8 + 2 * LANES]] = 3.0, 12.0
+    draw = distribution(row + np.float32(offset), None, np.array([9, 8 + 2 * LANES]), **fields)
+    assert set(grid(draw)) == {9 + LANES, 8}
+
+
+@pytest.mark.parametrize("offset", [0.0, -300.0, 300.0])
+def test_scores_know_nothing_of_bans(offset: float) -> None:
+    row = rows(WIDE, 3) + np.float32(offset)
+    likeliest = np.argsort(-row)[:2]
+    [drawn] = Sampler(WIDE).sample(row[None], [Want(0, SamplingParams(), [0.5], None, likeliest, 3)])
+    exact = log_softmax(row)
+    assert drawn.scores
+    assert drawn.tokens[0] not in likeliest
+    assert [token for token, _ in drawn.scores.top] == np.argsort(-row)[:3].tolist()
+    for token, logprob in drawn.scores.top:
+        assert logprob == pytest.approx(exact[token], abs=5e-5)
+
+
+@settings(PROPERTY, max_examples=60)
+@given(seed=st.integers(0, 2**32), n_values=st.integers(1, 6), n_top=st.integers(1, 20), n_rows=st.integers(1, 3))
+def test_of_equally_likely_tokens_the_first_are_listed(seed: int, n_values: int, n_top: int, n_rows: int) -> None:
+    """Few values, so that lanes hold the same; the last tokens, whose lanes are deeper than others, among them."""
+    random = np.random.default_rng(seed)
+    given_rows = random.integers(-n_values, 1, (n_rows, WIDE)).astype(np.float32)
+    given_rows[:, -1] = random.integers(0, 2)
+    for row, scores in zip(given_rows, Sampler(WIDE).scores(given_rows, n_top), strict=True):
+        assert [token for token, _ in scores.top] == np.argsort(-row, kind="stable")[:n_top].tolist()
+
+
+def test_the_last_token_is_likely_in_its_own_lane_alone() -> None:
+    row = np.full(WIDE, -20.0, np.float32)
+    row[[WIDE - 1, LANES - 1]] = 2.0, 1.0
+    draw = distribution(row)
+    assert set(grid(draw)) == {WIDE - 1, LANES - 1}
+    assert [token for token, _ in Sampler(WIDE).scores(row[None], 3)[0].top] == [WIDE - 1, LANES - 1, 0]
+
+
+def test_a_number_at_the_very_end_of_a_lane_still_finds_a_token_of_it() -> None:
+    """Where sums in float32 and in float64 part ways by a bit."""
+    row = rows(WIDE, 8)
+    lanes = np.zeros((4, LANES))
+    lanes.ravel()[:WIDE] = np.exp(row.astype(np.float64))
+    edges = lanes.sum(axis=0).cumsum() / lanes.sum()
+    for nudge in (1 - 1e-7, 1 - 1e-9, 1.0, 1 + 1e-9):
+        tokens = distribution(row).draws((edges[:-1] * nudge).tolist())
+        assert max(tokens) < WIDE
+        off = (np.array(tokens) - np.arange(LANES - 1)) % LANES
+        assert set(off.tolist()) <= {0, 1, LANES - 1}, "that lane, or one beside it"
+
+
+@pytest.mark.parametrize("fields", [{"top_p": 0.9}, {"bias": Bias.of({2: 4.0})}], ids=str)
+def test_more_rows_than_are_at_hand_at_once_come_to_what_each_comes_to_alone(fields: dict[str, Any]) -> None:
+    n_vocab = 1 << 17
+    given_rows = np.stack([rows(n_vocab, seed) for seed in range(5)])
+    params = SamplingParams(**fields)
+    together = Sampler(n_vocab).sample(given_rows, [Want(i, params, [0.1, 0.9]) for i in range(5)])
+    alone = [Sampler(n_vocab).sample(row[None], [Want(0, params, [0.1, 0.9])])[0] for row in given_rows]
+    assert [drawn.tokens for drawn in together] == [drawn.tokens for drawn in alone]
+
+
 # Crowds
 
 
