@@ -36,6 +36,8 @@ class Crew:
     def _share(self, n: int, do: Callable[[Sampler, slice], list[Result]]) -> list[Result]:
         """The results of n pieces of work, in order. Raises what the first part to fail raises, when all have ended."""
         first, *others = self._parts(n)
+        if not others:
+            return do(self._samplers[0], first)
         tasks = [self._threads.submit(do, *each) for each in zip(self._samplers[1:], others, strict=False)]
         try:
             results = do(self._samplers[0], first)

@@ -7,6 +7,7 @@ Rows are float32 of shape (n_rows, n_vocab). Those with the same needs are worke
 to be at hand, only as many as fit into a processor's cache: one of a large vocabulary.
 """
 
+import math
 from collections import defaultdict
 from collections.abc import Sequence as Ordered
 from dataclasses import dataclass
@@ -158,11 +159,10 @@ def _taken(rows: Rows, numbers: list[int]) -> Rows:
 
 def _greedy(rows: Rows, wants: list[Want]) -> list[int]:
     """The likeliest token of each row, which is seldom one that is banned."""
-    tokens = rows.argmax(axis=1)
-    largest = rows[np.arange(len(rows)), tokens]
-    if not np.isfinite(largest).all():
+    found: list[int] = rows.argmax(axis=1).tolist()
+    largest = [row.item(token) for row, token in zip(rows, found, strict=True)]
+    if not all(map(math.isfinite, largest)):
         raise FloatingPointError(f"the largest logits are {largest}")
-    found: list[int] = tokens.tolist()
     return [_likeliest_left(rows[i], want) if want.bans(found[i]) else found[i] for i, want in enumerate(wants)]
 
 
@@ -176,13 +176,11 @@ def _likeliest_left(row: Row, want: Want) -> int:
 
 
 def _drawn(weights: Weights, wants: list[Want], need: Need) -> list[list[int]]:
-    """The tokens of each want. All uniforms of all rows are looked up at once, unless the rows are truncated."""
+    """The tokens of each want."""
     if need.truncates:
         nuclei = [_truncate(weights, i, want.params) for i, want in enumerate(wants)]
         return [[nucleus.draw(u) for u in want.uniforms] for nucleus, want in zip(nuclei, wants, strict=True)]
-    at = [i for i, want in enumerate(wants) for _ in want.uniforms]
-    tokens = iter(weights.draw(at, [uniform for want in wants for uniform in want.uniforms]))
-    return [[next(tokens) for _ in want.uniforms] for want in wants]
+    return [[weights.draw(i, uniform) for uniform in want.uniforms] for i, want in enumerate(wants)]
 
 
 def _truncate(weights: Weights, at: int, params: SamplingParams) -> Nucleus:

@@ -4,6 +4,7 @@ Owns the layout: token t stands in lane t % 4096, by whose sums a token is drawn
 found, so that no vocabulary is sorted. Refuses to know what is asked of a row.
 """
 
+import math
 from collections.abc import Sequence as Ordered
 
 import numpy as np
@@ -53,57 +54,61 @@ class Weights:
         NaN, or no token left.
         """
         n = len(rows)
-        self._rows, self._banned = rows, banned
-        self._scales = 1.0 / np.array(temperatures or [1.0] * n, np.float32)
-        self._shifts = np.zeros(n, np.float32)
-        self._spared = np.zeros(n)
-        """What the banned tokens of each row would weigh."""
-        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        self._rows, self._banned, self._temperatures = rows, banned, temperatures
+        self._spared = [0.0] * n
+        self._anew: dict[int, tuple[float, float]] = {}
+        with np.errstate(over="ignore", invalid="ignore"):
             for start in range(0, n, self.n_at_once):
-                self._weigh(slice(start, min(start + self.n_at_once, n)), bool(temperatures), has_top)
+                self._weigh(slice(start, min(start + self.n_at_once, n)), has_top)
             self._cumulate(slice(0, n))
-            totals = self._edges[:n, -1]
-            whole = totals + self._spared
-            self._normalisers = np.log(whole)
-        fine = (whole > LEAST_TOTAL) & (whole < np.inf) & (totals > LEAST_TOTAL)
-        if not fine.all():
-            for at in np.flatnonzero(~fine).tolist():
-                self._weigh_anew(at)
+        for at, (total, spared) in enumerate(zip(self._edges[:n, -1].tolist(), self._spared, strict=True)):
+            if not LEAST_TOTAL < total <= total + spared < math.inf:
+                self._anew[at] = self._weigh_anew(at)
 
-    def _weigh(self, these: slice, tempered: bool, has_top: bool) -> None:
+    def _weigh(self, these: slice, has_top: bool) -> None:
         """Weigh some rows, and sum their lanes."""
-        rows = self._rows[these]
+        rows, temperatures = self._rows[these], self._temperatures[these]
         weights, lanes = self._flat[: len(rows), : self.n_vocab], self._lanes[: len(rows)]
-        scaled = np.multiply(rows, self._scales[these, None], out=weights) if tempered else rows
+        scaled = np.multiply(rows, _inverse(temperatures)[:, None], out=weights) if temperatures else rows
         np.exp(scaled, out=weights)
         if has_top:
             np.maximum.reduce(lanes, axis=1, out=self._maxima[these])
         for row, ids, at in zip(weights, self._banned[these], range(these.start, these.stop), strict=False):
             if ids is not None:
-                self._spared[at] = row[ids].sum(dtype=np.float64)
+                self._spared[at] = float(row[ids].sum(dtype=np.float64))
                 row[ids] = 0
         np.add.reduce(lanes, axis=1, out=self._sums[these])
 
     def _cumulate(self, these: slice) -> None:
         np.cumsum(self._sums[these], axis=1, dtype=np.float64, out=self._edges[these, 1:])
 
-    def _weigh_anew(self, at: int) -> None:
-        """Weigh one row relative to its largest logits: of all, and of those that may be drawn."""
+    def _weigh_anew(self, at: int) -> tuple[float, float]:
+        """Weigh one row relative to the largest logit that may be drawn; returns its normaliser, and that logit."""
         left = self._rows[at].copy()
-        largest = left.max()
-        if not np.isfinite(largest):
+        largest = float(left.max())
+        if not math.isfinite(largest):
             raise FloatingPointError(f"the largest logit is {largest}")
-        self._normalisers[at] = float(largest) + np.log(np.exp(left - largest).sum(dtype=np.float64))
+        normaliser = largest + math.log(np.exp(left - np.float32(largest)).sum(dtype=np.float64))
         if self._banned and (ids := self._banned[at]) is not None:
             left[ids] = -np.inf
-        self._shifts[at] = left.max()
-        if self._shifts[at] == -np.inf:
+        shift = float(left.max())
+        if shift == -math.inf:
             raise FloatingPointError("no token is left to draw")
         place = at % self.n_at_once
-        with np.errstate(over="ignore"):
-            np.exp((left - self._shifts[at]) * self._scales[at], out=self.each(place))
+        self.each(place)[:] = self._weights_of(left, at, shift)
         np.add.reduce(self._lanes[place], axis=0, out=self._sums[at])
         self._cumulate(slice(at, at + 1))
+        return normaliser, shift
+
+    def _weights_of(self, logits: Row, at: int, shift: float) -> Row:
+        """The weights of some logits of row `at`, relative to one of `shift`."""
+        if shift:
+            logits = logits - np.float32(shift)
+        if self._temperatures:
+            with np.errstate(over="ignore"):
+                logits = logits * _inverse(self._temperatures[at : at + 1])
+        weights: Row = np.exp(logits)
+        return weights
 
     def each(self, at: int) -> Row:
         """One weight a token of row `at`, where no more rows were loaded than are worked on at once."""
@@ -116,43 +121,29 @@ class Weights:
     @property
     def log_normalisers(self) -> list[float]:
         """log(sum(exp(row))) of each row, banned tokens included, where they were loaded at temperature 1."""
-        found: list[float] = self._normalisers.tolist()
-        return found
+        totals = self._edges[: len(self._rows), -1].tolist()
+        return [
+            self._anew[at][0] if at in self._anew else math.log(total + spared)
+            for at, (total, spared) in enumerate(zip(totals, self._spared, strict=True))
+        ]
 
-    def draw(self, at: Ordered[int], uniforms: Ordered[float]) -> list[int]:
-        """For each pair of a row and a number in [0, 1): the token whose share of the distribution holds the number."""
-        rows, edges = np.array(at), [self._edges[i] for i in at]
-        targets = [uniform * row[-1] for uniform, row in zip(uniforms, edges, strict=True)]
-        lanes = [_first_above(row[1:], target) for row, target in zip(edges, targets, strict=True)]
+    def draw(self, at: int, uniform: float) -> int:
+        """The token of row `at` whose share of the distribution holds `uniform`, a number in [0, 1)."""
+        edges = self._edges[at]
+        target = uniform * edges[-1]
+        lane = _first_above(edges[1:], target)
         if len(self._firsts) == 1:
-            return lanes
-        rest = [target - row[lane] for row, lane, target in zip(edges, lanes, targets, strict=True)]
-        cumulated = self._of_lanes(rows, np.array(lanes)).cumsum(axis=1, dtype=np.float64)
-        n_lanes = self._sums.shape[1]
-        return [_first_above(*each) * n_lanes + lane for *each, lane in zip(cumulated, rest, lanes, strict=True)]
+            return lane
+        cumulated = self._of_lane(at, lane).cumsum(dtype=np.float64)
+        return _first_above(cumulated, target - edges[lane]) * len(self._sums[0]) + lane
 
-    def _of_lanes(self, rows: Ids, lanes: Ids) -> Rows:
-        """The weights in a lane of each row, as they were when they were summed: (len(rows), depth)."""
-        logits, _ = self._logits(rows[:, None], lanes[:, None])
-        weights: Rows = np.exp((logits - self._shifts[rows, None]) * self._scales[rows, None])
-        if self._banned:
-            n_lanes = self._sums.shape[1]
-            for i, (row, lane) in enumerate(zip(rows.tolist(), lanes.tolist(), strict=True)):
-                if (ids := self._banned[row]) is not None:
-                    weights[i, ids[ids % n_lanes == lane] // n_lanes] = 0
+    def _of_lane(self, at: int, lane: int) -> Row:
+        """The weights of a lane, as they were when they were summed."""
+        n_lanes, shift = len(self._sums[0]), self._anew[at][1] if at in self._anew else 0.0
+        weights = self._weights_of(self._rows[at, lane::n_lanes], at, shift)
+        if self._banned and (ids := self._banned[at]) is not None:
+            weights[ids[ids % n_lanes == lane] // n_lanes] = 0
         return weights
-
-    def _logits(self, rows: Ids, lanes: Ids) -> tuple[Rows, Ids]:
-        """The logits in some lanes of each row, and their tokens, in the order of these: both (n, depth * m).
-
-        rows: (n, 1). lanes: (n, m), ascending.
-        """
-        ids = (self._firsts[:, None] + lanes[:, None, :]).reshape(len(rows), -1)
-        if self._firsts[-1] + self._sums.shape[1] == self.n_vocab:
-            return self._rows[rows, ids], ids
-        logits: Rows = self._rows[rows, np.minimum(ids, self.n_vocab - 1)]
-        logits[ids >= self.n_vocab] = -np.inf
-        return logits, ids
 
     def likeliest(self, k: int) -> list[list[tuple[int, float]]]:
         """The `k` tokens of each row with the largest logits, and those, largest first; of equals the smaller id."""
@@ -163,11 +154,17 @@ class Weights:
         lanes = np.flatnonzero(maxima >= bounds) % maxima.shape[1]
         if len(lanes) > k * len(maxima):  # more lanes than k hold weights as large
             return [_with_logits(row, largest(row, k)) for row in self._rows]
-        lanes, rows = lanes.reshape(-1, k), np.arange(len(maxima))[:, None]
-        logits, ids = self._logits(rows, lanes)
+        rows = np.arange(len(maxima))[:, None]
+        # In the order of the tokens, so that of equals the first comes first.
+        ids = (self._firsts[:, None] + lanes.reshape(-1, 1, k)).reshape(len(maxima), -1)
+        logits = np.where(ids < self.n_vocab, self._rows[rows, np.minimum(ids, self.n_vocab - 1)], -np.inf)
         best = (-logits).argsort(axis=1, kind="stable")[:, :k]
         found = zip(ids[rows, best].tolist(), logits[rows, best].tolist(), strict=True)
         return [list(zip(*each, strict=True)) for each in found]
+
+
+def _inverse(temperatures: Ordered[float]) -> Row:
+    return 1.0 / np.array(temperatures, np.float32)
 
 
 def _with_logits(row: Row, ids: Ids) -> list[tuple[int, float]]:

@@ -504,11 +504,10 @@ def test_of_equally_likely_tokens_the_first_are_listed(seed: int, n_values: int,
 
 
 def test_the_last_token_is_likely_in_its_own_lane_alone() -> None:
-    row = np.full(WIDE, -20.0, np.float32)
-    row[[WIDE - 1, LANES - 1]] = 2.0, 1.0
-    draw = distribution(row)
-    assert set(grid(draw)) == {WIDE - 1, LANES - 1}
-    assert [token for token, _ in Sampler(WIDE).scores(row[None], 3)[0].top] == [WIDE - 1, LANES - 1, 0]
+    row = np.linspace(-20, -19, WIDE, dtype=np.float32)
+    row[[WIDE - 1, LANES - 1, 500]] = 2.0, 1.0, 0.0
+    assert set(grid(distribution(row))) == {WIDE - 1, LANES - 1, 500}
+    assert [token for token, _ in Sampler(WIDE).scores(row[None], 3)[0].top] == [WIDE - 1, LANES - 1, 500]
 
 
 def test_a_number_at_the_very_end_of_a_lane_still_finds_a_token_of_it() -> None:
