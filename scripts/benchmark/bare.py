@@ -31,9 +31,12 @@ class Failure(Exception):
     """The bare loop ended without an answer; the message is what it said."""
 
 
-@lru_cache(maxsize=64)
-def run(model: str, threads: int | None, task: str, round_: int, as_filed: bool = False, **numbers: int) -> Seconds:
-    """Do a task in a process of its own, once a round: cases of one width share it. Raises Failure.
+@lru_cache(maxsize=256)
+def run(
+    model: str, threads: int | None, task: str, round_: int, case: str = "", as_filed: bool = False, **numbers: int
+) -> Seconds:
+    """Do a task in a process of its own, once a round and case: a minute later a shared machine is another. Raises
+    Failure.
 
     as_filed: with all weights in the file's formats, as others load them.
     """

@@ -53,9 +53,9 @@ class Bench:
     toy: Server | None = None
     toy_model: str = ""
 
-    def limit(self, task: str, round_: int, as_filed: bool = False, **numbers: int) -> bare.Seconds:
-        """What the bare loop needs, as `bare.run` does it; each task is done once a round. Raises bare.Failure."""
-        return bare.run(self.model, self.threads, task, round_, as_filed, **numbers)
+    def limit(self, task: str, round_: int, case: str = "", as_filed: bool = False, **numbers: int) -> bare.Seconds:
+        """What the bare loop needs, as `bare.run` does it. Raises bare.Failure."""
+        return bare.run(self.model, self.threads, task, round_, case, as_filed, **numbers)
 
     def toy_limit(self, round_: int, **numbers: int) -> bare.Seconds:
         """Toys are decoded by one thread, here as in their server."""

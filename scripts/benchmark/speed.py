@@ -41,29 +41,27 @@ def speed(bench: Bench, way: Way, width: int) -> Case:
     """Tokens a second. limit: the bare loop with its prefill. Told once a width: the same without (decode only), and
     with weights that segue would recode in the file's formats (as filed).
     """
-    sizes = bench.sizes
+    sizes, title = bench.sizes, f"{width} at once, {way.title}, {'streamed' if way.streamed else 'plain'}"
 
     def asked(server: Server) -> Side:
         return lambda round_: tokens_per_second(server, way, width, sizes, round_)
 
     def of_bare(*parts: str, as_filed: bool = False) -> Side:
         def measure(round_: int) -> float:
-            spent = bench.limit("decode", round_, as_filed, width=width, n_words=sizes.words, n_tokens=sizes.tokens)
+            spent = bench.limit(
+                "decode", round_, title, as_filed, width=width, n_words=sizes.words, n_tokens=sizes.tokens
+            )
             n_tokens = width * (sizes.tokens if "read" in parts else sizes.tokens - 1)
             return n_tokens / sum(spent[part] for part in parts)
 
         return measure
 
     sides = {"limit": of_bare("read", "decode")}
+    sides |= {server.name: asked(server) for server in bench.servers(way.name, width)}
     if way is WAYS[0]:
         sides["decode only"] = of_bare("decode")
         sides["as filed"] = of_bare("read", "decode", as_filed=True)
-    sides |= {server.name: asked(server) for server in bench.servers(way.name, width)}
-    shape = "streamed" if way.streamed else "plain"
-    return Case(
-        f"{width} at once, {way.title}, {shape}", "tokens/s", bench.segue.name, sides,
-        SPEED_TARGETS.get((width, way.name), {}),
-    )  # fmt: skip
+    return Case(title, "tokens/s", bench.segue.name, sides, SPEED_TARGETS.get((width, way.name), {}))
 
 
 def tokens_per_second(server: Server, way: Way, width: int, sizes: Sizes, round_: int) -> float:
