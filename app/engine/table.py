@@ -60,7 +60,7 @@ class Table:
         data = call["get_data_offset"](handle)
         return [
             Tensor(
-                call["get_tensor_name"](handle, i).decode("utf-8", "replace"),
+                os.fsdecode(call["get_tensor_name"](handle, i)),
                 call["get_tensor_type"](handle, i),
                 tuple(call["get_tensor_ne"](handle, i)[:4]),
                 data + call["get_tensor_offset"](handle, i),
@@ -71,7 +71,7 @@ class Table:
 
     def retype(self, name: str, type_: int) -> None:
         """Give a tensor another type, of a block that divides its rows; those behind it move."""
-        self._call["set_tensor_type"](self._handle, name.encode(), type_)
+        self._call["set_tensor_type"](self._handle, os.fsencode(name), type_)
 
     def head(self) -> bytes:
         """The file's beginning, up to the first tensor, as the table is now."""

@@ -38,8 +38,8 @@ SPEED_TARGETS: dict[tuple[int, str], dict[str | None, Target]] = {
 
 
 def speed(bench: Bench, way: Way, width: int) -> Case:
-    """Tokens a second. limit: the bare loop with its prefill. Told once a width: the same without (decode only), and
-    with weights that segue would recode in the file's formats (as filed).
+    """Tokens a second. limit: the bare loop with its prefill; decode only, told once a width: without; as filed, where
+    there is a target: with weights that segue recodes in the file's formats.
     """
     sizes, title = bench.sizes, f"{width} at once, {way.title}, {'streamed' if way.streamed else 'plain'}"
 
@@ -60,8 +60,10 @@ def speed(bench: Bench, way: Way, width: int) -> Case:
     sides |= {server.name: asked(server) for server in bench.servers(way.name, width)}
     if way is WAYS[0]:
         sides["decode only"] = of_bare("decode")
+    targets = SPEED_TARGETS.get((width, way.name), {})
+    if "limit" in targets:
         sides["as filed"] = of_bare("read", "decode", as_filed=True)
-    return Case(title, "tokens/s", bench.segue.name, sides, SPEED_TARGETS.get((width, way.name), {}))
+    return Case(title, "tokens/s", bench.segue.name, sides, targets)
 
 
 def tokens_per_second(server: Server, way: Way, width: int, sizes: Sizes, round_: int) -> float:

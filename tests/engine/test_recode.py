@@ -1,6 +1,7 @@
 """One format in another, number for number; the right numbers are those that gguf's own reader finds."""
 
 import io
+import os
 from pathlib import Path
 from typing import NamedTuple
 
@@ -156,6 +157,14 @@ def test_another_reader_reads_what_is_made(tmp_path: Path) -> None:
     }
     pairs = {name: field.parts[-1].tobytes() for name, field in gguf.GGUFReader(path).fields.items()}
     assert {name: field.parts[-1].tobytes() for name, field in read.fields.items()} == pairs
+
+
+def test_a_tensor_may_have_any_name(tmp_path: Path) -> None:
+    """Though it is no UTF-8: ggml aborts the process where it is asked for a name that it does not know."""
+    path, name = toys.bpe().write(tmp_path, matrices=Q5_0), b"blk.0.attn_q.weight"
+    path.write_bytes(path.read_bytes().replace(name, name[:-1] + b"\xff"))
+    _, after = before_and_after(path, tmp_path)
+    assert after[os.fsdecode(name[:-1] + b"\xff")].kind == Q8_0
 
 
 def test_nothing_is_made_of_a_model_that_gains_nothing_is_in_parts_or_cut_off(toy_folder: Path, tmp_path: Path) -> None:
