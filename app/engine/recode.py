@@ -21,8 +21,6 @@ N_NUMBERS = 32
 """Numbers of a block, in either format."""
 Q5_0_BYTES, Q8_0_BYTES = 22, 34
 """Bytes of a block."""
-_MOST_BLOCKS = 1 << 16
-"""Blocks that are recoded at once: two megabytes."""
 
 _BITS = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little")
 _SIGNS = np.where(_BITS == 1, 0, 0xF0).astype(np.uint8).view(np.uint64).ravel()
@@ -49,7 +47,7 @@ class Part(NamedTuple):
 
 
 class Recoded:
-    """The file, to be read at any place. Nothing of it is kept: its bytes are made when they are read."""
+    """The file, to be read at any place, a moderate piece at a time: its bytes are made when they are read."""
 
     def __init__(self, file: BinaryIO, head: bytes, parts: Ordered[Part]) -> None:
         """head: all before the first part, which tells of the recoded file. parts: in the order of their starts."""
@@ -90,10 +88,10 @@ class Recoded:
 
     def _recode(self, part: Part, place: int, into: Bytes) -> int:
         first, skipped = divmod(place, Q8_0_BYTES)
-        n_blocks = min(-(-(skipped + len(into)) // Q8_0_BYTES), _MOST_BLOCKS)
+        n_blocks = -(-(skipped + len(into)) // Q8_0_BYTES)
         blocks = np.empty((n_blocks, Q5_0_BYTES), np.uint8)
         if self._copy(part.source + first * Q5_0_BYTES, blocks.reshape(-1)) < blocks.size:
             return 0
         found = q8_0(blocks).reshape(-1)[skipped : skipped + len(into)]
-        into[: len(found)] = found
-        return len(found)
+        into[:] = found
+        return len(into)

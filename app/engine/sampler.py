@@ -3,8 +3,8 @@
 Owns what is done to a row, in which order: bias and penalties, truncation, the draw. Refuses to know sequences.
 Everything is exact: nothing is cut from a distribution unless the request asks for it.
 
-Rows are float32 of shape (n_rows, n_vocab). Those with the same needs are worked on together; where their weights have
-to be at hand, only as many as fit into a processor's cache: one of a large vocabulary.
+Rows are float32 of shape (n_rows, n_vocab). Those with the same needs are worked on together, up to 64; where their
+weights have to be at hand, only as many as fit into a processor's cache: one of a large vocabulary.
 """
 
 import math
@@ -88,12 +88,12 @@ class Sampler:
         """
         found: list[RowScores] = []
         for start in range(0, len(rows), MOST_ROWS):
-            block = rows[start : start + MOST_ROWS]
+            block = list(rows[start : start + MOST_ROWS])
             self._raw.load(block, has_top=n_top > 0)
             found += self._scores(block, [n_top] * len(block))
         return found
 
-    def _scores(self, rows: Rows, n_tops: list[int]) -> list[RowScores]:
+    def _scores(self, rows: Ordered[Row], n_tops: list[int]) -> list[RowScores]:
         """Of the rows that have been loaded."""
         most = max(n_tops)
         tops = self._raw.likeliest(most) if most else [[]] * len(rows)
@@ -118,14 +118,14 @@ class Sampler:
 
     def _sample(self, rows: Rows, wants: list[Want], need: Need) -> list[Drawn]:
         """For a group of rows that need the same."""
-        given = _taken(rows, [want.row for want in wants])
+        given = [rows[want.row] for want in wants]
         scores: list[RowScores] | list[None] = [None] * len(wants)
         banned = [want.banned for want in wants] if any(want.banned is not None for want in wants) else []
         if need.scored:
             n_tops = [want.n_top or 0 for want in wants]
             self._raw.load(given, banned=banned, has_top=max(n_tops) > 0)
             scores = self._scores(given, n_tops)
-        adjusted = self._adjust(given, wants) if need.adjusted else given
+        adjusted: Ordered[Row] = self._adjust(given, wants) if need.adjusted else given
         if need.greedy:
             tokens = [[token] * len(want.uniforms) for token, want in zip(_greedy(adjusted, wants), wants, strict=True)]
         elif need.scored and not need.adjusted and not need.tempered:
@@ -136,10 +136,10 @@ class Sampler:
             tokens = _drawn(self._tempered, wants, need)
         return list(map(Drawn, tokens, scores))
 
-    def _adjust(self, given: Rows, wants: list[Want]) -> Rows:
-        adjusted = self._adjusted[: len(given)]
-        np.copyto(adjusted, given)
-        for row, want in zip(adjusted, wants, strict=True):
+    def _adjust(self, given: Ordered[Row], wants: list[Want]) -> Ordered[Row]:
+        adjusted = list(self._adjusted[: len(given)])
+        for row, original, want in zip(adjusted, given, wants, strict=True):
+            np.copyto(row, original)
             if bias := want.params.bias:
                 row[bias.ids] += bias.values
                 if len(bias.only):
@@ -151,15 +151,9 @@ class Sampler:
         return adjusted
 
 
-def _taken(rows: Rows, numbers: list[int]) -> Rows:
-    """Some of the rows; no copy is made of neighbours."""
-    first, n = numbers[0], len(numbers)
-    return rows[first : first + n] if numbers == list(range(first, first + n)) else rows[numbers]
-
-
-def _greedy(rows: Rows, wants: list[Want]) -> list[int]:
+def _greedy(rows: Ordered[Row], wants: list[Want]) -> list[int]:
     """The likeliest token of each row, which is seldom one that is banned."""
-    found: list[int] = rows.argmax(axis=1).tolist()
+    found = [int(row.argmax()) for row in rows]
     largest = [row.item(token) for row, token in zip(rows, found, strict=True)]
     if not all(map(math.isfinite, largest)):
         raise FloatingPointError(f"the largest logits are {largest}")

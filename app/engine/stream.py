@@ -5,6 +5,8 @@ and musl have), `is_possible` is False.
 """
 
 import ctypes
+import errno
+import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,6 +15,8 @@ from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+
+logger = logging.getLogger("segue.engine")
 
 
 class Readable(Protocol):
@@ -26,7 +30,7 @@ class Readable(Protocol):
 
 _Read = CFUNCTYPE(c_ssize_t, c_void_p, c_void_p, c_size_t, use_errno=True)
 _Write = CFUNCTYPE(c_ssize_t, c_void_p, c_void_p, c_size_t)
-_Seek = CFUNCTYPE(c_int, c_void_p, POINTER(c_int64), c_int)
+_Seek = CFUNCTYPE(c_int, c_void_p, POINTER(c_int64), c_int, use_errno=True)
 _Close = CFUNCTYPE(c_int, c_void_p)
 
 
@@ -66,7 +70,10 @@ def opened(source: Readable) -> Iterator[int]:
 
 
 class _Reader:
-    """Where the stream stands. Its methods are C's: they tell of a fault by -1, and errno."""
+    """Where the stream stands. Its methods are C's: they tell of a fault, whatever it is, by -1 and errno.
+
+    An exception that left them would be dropped, and C would take what lies in a register for the answer.
+    """
 
     def __init__(self, source: Readable) -> None:
         self._source = source
@@ -75,15 +82,17 @@ class _Reader:
     def read(self, _: int, buffer: int, size: int) -> int:
         try:
             n = self._source.read(self._at, np.ctypeslib.as_array((c_ubyte * size).from_address(buffer)))
-        except OSError as error:
-            ctypes.set_errno(error.errno or 0)
+        except Exception as error:
+            logger.exception("reading %d bytes for llama.cpp failed", size)
+            ctypes.set_errno(getattr(error, "errno", None) or errno.EIO)
             return -1
         self._at += n
         return n
 
     def seek(self, _: int, offset: Any, whence: int) -> int:
-        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._source.n_bytes}[whence]
-        if base + offset[0] < 0:
+        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._source.n_bytes}.get(whence)
+        if base is None or base + offset[0] < 0:
+            ctypes.set_errno(errno.EINVAL)
             return -1
         self._at = offset[0] = base + offset[0]
         return 0

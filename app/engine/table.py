@@ -70,7 +70,10 @@ class Table:
         ]
 
     def retype(self, name: str, type_: int) -> None:
-        """Give a tensor another type, of a block that divides its rows; those behind it move."""
+        """Give a tensor another type, of a block that divides its rows; those behind it move.
+
+        ggml ends the process where there is no such tensor, or its rows do not divide so.
+        """
         self._call["set_tensor_type"](self._handle, os.fsencode(name), type_)
 
     def head(self) -> bytes:

@@ -6,6 +6,7 @@ found, so that no vocabulary is sorted. Refuses to know what is asked of a row.
 
 import math
 from collections.abc import Sequence as Ordered
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +16,8 @@ SPAN = 1 << 18
 """Logits that are worked on at once: a megabyte, so that they are still in the processor's cache for the next pass."""
 MOST_ROWS = 64
 """Rows that one load takes."""
+_HEADROOM = 1 - 1e-6
+"""numpy's exp in float32 is off by a bit or two: of two logits next to each other the smaller may weigh more."""
 
 LEAST_TOTAL = 1e-10
 """Weights that sum to less are taken again, relative to the largest: float32 has too few small numbers for them."""
@@ -27,8 +30,8 @@ Ids = NDArray[np.int64]
 class Weights:
     """exp(rows / temperature), by the sums of their lanes. The next `load` reuses the buffers.
 
-    The weights themselves are forgotten when they are summed, but those of the last `n_at_once` rows. Those of a lane
-    are made again where one of its tokens is drawn.
+    The weights themselves are overwritten when they have been summed, unless no more than `n_at_once` rows are loaded.
+    Those of a lane are made again where one of its tokens is drawn.
     """
 
     def __init__(self, n_vocab: int) -> None:
@@ -46,9 +49,11 @@ class Weights:
         """Cumulated weights of the lanes, each row from 0 to its total."""
 
     def load(
-        self, rows: Rows, temperatures: Ordered[float] = (), banned: Ordered[Ids | None] = (), has_top: bool = False
-    ) -> None:
-        """Take rows, a temperature for each unless all are 1, and tokens of each that are to have no weight.
+        self, rows: Ordered[Row], temperatures: Ordered[float] = (), banned: Ordered[Ids | None] = (),
+        has_top: bool = False,
+    ) -> None:  # fmt: skip
+        """Take rows, which must stay as they are until the next load; a temperature for each unless all are 1, and
+        tokens of each that are to have no weight, if any are.
 
         has_top: whether the `likeliest` will be asked for. Raises FloatingPointError where a row has no finite logit, a
         NaN, or no token left.
@@ -56,7 +61,8 @@ class Weights:
         n = len(rows)
         self._rows, self._banned, self._temperatures = rows, banned, temperatures
         self._spared = [0.0] * n
-        self._anew: dict[int, tuple[float, float]] = {}
+        """What the banned tokens of each row weigh."""
+        self._anew: dict[int, _Anew] = {}
         with np.errstate(over="ignore", invalid="ignore"):
             for start in range(0, n, self.n_at_once):
                 self._weigh(slice(start, min(start + self.n_at_once, n)), has_top)
@@ -69,8 +75,13 @@ class Weights:
         """Weigh some rows, and sum their lanes."""
         rows, temperatures = self._rows[these], self._temperatures[these]
         weights, lanes = self._flat[: len(rows), : self.n_vocab], self._lanes[: len(rows)]
-        scaled = np.multiply(rows, _inverse(temperatures)[:, None], out=weights) if temperatures else rows
-        np.exp(scaled, out=weights)
+        if temperatures:
+            for row, factor, into in zip(rows, _inverse(temperatures), weights, strict=True):
+                np.multiply(row, factor, out=into)
+            np.exp(weights, out=weights)
+        else:
+            for row, into in zip(rows, weights, strict=True):
+                np.exp(row, out=into)
         if has_top:
             np.maximum.reduce(lanes, axis=1, out=self._maxima[these])
         for row, ids, at in zip(weights, self._banned[these], range(these.start, these.stop), strict=False):
@@ -82,13 +93,13 @@ class Weights:
     def _cumulate(self, these: slice) -> None:
         np.cumsum(self._sums[these], axis=1, dtype=np.float64, out=self._edges[these, 1:])
 
-    def _weigh_anew(self, at: int) -> tuple[float, float]:
-        """Weigh one row relative to the largest logit that may be drawn; returns its normaliser, and that logit."""
+    def _weigh_anew(self, at: int) -> "_Anew":
+        """Weigh one row relative to the largest logit that may be drawn."""
         left = self._rows[at].copy()
-        largest = float(left.max())
-        if not math.isfinite(largest):
-            raise FloatingPointError(f"the largest logit is {largest}")
-        normaliser = largest + math.log(np.exp(left - np.float32(largest)).sum(dtype=np.float64))
+        most = float(left.max())
+        if not math.isfinite(most):
+            raise FloatingPointError(f"the largest logit is {most}")
+        normaliser = most + math.log(np.exp(left - np.float32(most)).sum(dtype=np.float64))
         if self._banned and (ids := self._banned[at]) is not None:
             left[ids] = -np.inf
         shift = float(left.max())
@@ -98,16 +109,16 @@ class Weights:
         self.each(place)[:] = self._weights_of(left, at, shift)
         np.add.reduce(self._lanes[place], axis=0, out=self._sums[at])
         self._cumulate(slice(at, at + 1))
-        return normaliser, shift
+        return _Anew(normaliser, shift)
 
     def _weights_of(self, logits: Row, at: int, shift: float) -> Row:
         """The weights of some logits of row `at`, relative to one of `shift`."""
         if shift:
             logits = logits - np.float32(shift)
-        if self._temperatures:
-            with np.errstate(over="ignore"):
+        with np.errstate(over="ignore"):  # of banned tokens
+            if self._temperatures:
                 logits = logits * _inverse(self._temperatures[at : at + 1])
-        weights: Row = np.exp(logits)
+            weights: Row = np.exp(logits)
         return weights
 
     def each(self, at: int) -> Row:
@@ -123,7 +134,7 @@ class Weights:
         """log(sum(exp(row))) of each row, banned tokens included, where they were loaded at temperature 1."""
         totals = self._edges[: len(self._rows), -1].tolist()
         return [
-            self._anew[at][0] if at in self._anew else math.log(total + spared)
+            self._anew[at].normaliser if at in self._anew else math.log(total + spared)
             for at, (total, spared) in enumerate(zip(totals, self._spared, strict=True))
         ]
 
@@ -139,28 +150,35 @@ class Weights:
 
     def _of_lane(self, at: int, lane: int) -> Row:
         """The weights of a lane, as they were when they were summed."""
-        n_lanes, shift = len(self._sums[0]), self._anew[at][1] if at in self._anew else 0.0
-        weights = self._weights_of(self._rows[at, lane::n_lanes], at, shift)
+        n_lanes, shift = len(self._sums[0]), self._anew[at].shift if at in self._anew else 0.0
+        weights = self._weights_of(self._rows[at][lane::n_lanes], at, shift)
         if self._banned and (ids := self._banned[at]) is not None:
             weights[ids[ids % n_lanes == lane] // n_lanes] = 0
         return weights
 
     def likeliest(self, k: int) -> list[list[tuple[int, float]]]:
         """The `k` tokens of each row with the largest logits, and those, largest first; of equals the smaller id."""
-        if k >= LANES // 16 or self.n_vocab <= 2 * LANES:
+        if not _is_worth_lanes(self.n_vocab, k) or self._anew:
             return [_with_logits(row, largest(row, k)) for row in self._rows]
         maxima = self._maxima[: len(self._rows)]
-        bounds = np.partition(maxima, -k, axis=1)[:, -k, None]
+        bounds = np.partition(maxima, -k, axis=1)[:, -k, None] * np.float32(_HEADROOM)
         lanes = np.flatnonzero(maxima >= bounds) % maxima.shape[1]
         if len(lanes) > k * len(maxima):  # more lanes than k hold weights as large
             return [_with_logits(row, largest(row, k)) for row in self._rows]
-        rows = np.arange(len(maxima))[:, None]
         # In the order of the tokens, so that of equals the first comes first.
         ids = (self._firsts[:, None] + lanes.reshape(-1, 1, k)).reshape(len(maxima), -1)
-        logits = np.where(ids < self.n_vocab, self._rows[rows, np.minimum(ids, self.n_vocab - 1)], -np.inf)
-        best = (-logits).argsort(axis=1, kind="stable")[:, :k]
+        taken = [row[each] for row, each in zip(self._rows, np.minimum(ids, self.n_vocab - 1), strict=True)]
+        logits = np.where(ids < self.n_vocab, np.stack(taken), -np.inf)
+        rows, best = np.arange(len(maxima))[:, None], (-logits).argsort(axis=1, kind="stable")[:, :k]
         found = zip(ids[rows, best].tolist(), logits[rows, best].tolist(), strict=True)
         return [list(zip(*each, strict=True)) for each in found]
+
+
+class _Anew(NamedTuple):
+    """Of a row that was weighed relative to one of its logits: log(sum(exp(row))), and that logit."""
+
+    normaliser: float
+    shift: float
 
 
 def _inverse(temperatures: Ordered[float]) -> Row:
@@ -200,12 +218,17 @@ def largest(row: Row, k: int) -> Ids:
     n_vocab = len(row)
     if k >= n_vocab:
         return np.argsort(-row, kind="stable")
-    ids = _likely(row, k) if n_vocab > 2 * LANES and k < LANES // 16 else np.arange(n_vocab)
+    ids = _likely(row, k) if _is_worth_lanes(n_vocab, k) else np.arange(n_vocab)
     values = row[ids]
     bound = np.partition(values, len(values) - k)[len(values) - k]
     ids = ids[values >= bound]
     top: Ids = ids[np.argsort(-row[ids], kind="stable")][:k]
     return top
+
+
+def _is_worth_lanes(n_vocab: int, k: int) -> bool:
+    """Whether a few lanes hold the largest."""
+    return n_vocab > 2 * LANES and k < LANES // 16
 
 
 def _likely(row: Row, k: int) -> Ids:

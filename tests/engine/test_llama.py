@@ -2,7 +2,9 @@
 
 import errno
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
+from typing import Any
 
 import gguf
 import llama_cpp
@@ -82,7 +84,7 @@ def test_a_context_that_does_not_fit_is_told_with_what_makes_it_smaller(
 @pytest.mark.parametrize("recodes", [False, True])
 def test_recoded_weights_give_the_same_logits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recodes: bool) -> None:
     """What the one-hot embedding of a token picks of the output matrix, as another reader finds it there."""
-    monkeypatch.setattr(recoding, "is_worth_it", lambda _: recodes)
+    monkeypatch.setattr(recoding, "helps_here", lambda _: recodes)
     monkeypatch.setattr(recoding, "_ROWS", 1)
     toy, kind = toys.bpe(), gguf.GGMLQuantizationType.Q5_0
     model = LlamaModel(toy.write(tmp_path, matrices=kind), Offload(gpu_layers=0))
@@ -102,18 +104,24 @@ def test_whether_weights_are_recoded_shows_in_the_digest(tmp_path: Path, monkeyp
     path = toys.bpe().write(tmp_path, matrices=gguf.GGMLQuantizationType.Q5_0)
     found = set()
     for recodes in (False, True):
-        monkeypatch.setattr(recoding, "is_worth_it", lambda _, recodes=recodes: recodes)
+        monkeypatch.setattr(recoding, "helps_here", lambda _, recodes=recodes: recodes)
         found.add(LlamaModel(path, Offload(gpu_layers=0)).digest)
     assert len(found) == 2
 
 
+@pytest.mark.parametrize("error", [OSError(errno.EIO, "broken"), MemoryError()], ids=repr)
+@pytest.mark.parametrize("n_before", [0, 1, 2, 3, 4])
 def test_a_model_that_cannot_be_read_while_it_is_recoded_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, n_before: int
 ) -> None:
-    def fail(*_: object) -> int:
-        raise OSError(errno.EIO, "broken")
+    recode, calls = Recoded._recode, count()
 
-    monkeypatch.setattr(recoding, "is_worth_it", lambda _: True)
+    def fail(self: Recoded, *given: Any) -> int:
+        if next(calls) == n_before:
+            raise error
+        return recode(self, *given)
+
+    monkeypatch.setattr(recoding, "helps_here", lambda _: True)
     monkeypatch.setattr(Recoded, "_recode", fail)
     path = toys.bpe().write(tmp_path, matrices=gguf.GGMLQuantizationType.Q5_0)
     with pytest.raises(ModelError, match="Input/output error"):
@@ -122,16 +130,24 @@ def test_a_model_that_cannot_be_read_while_it_is_recoded_is_refused(
 
 @pytest.mark.parametrize(
     "offload",
-    [Offload(repack=False), Offload(mmap=True), Offload(gpu_layers="all"), Offload(gpu_layers="auto")],
-    ids=["as in the file", "mapped", "all on the GPU", "some on the GPU"],
+    [Offload(repack=False), Offload(mmap=True), Offload(mmap=True, mlock=True)],
+    ids=["as in the file", "mapped", "mapped and locked"],
 )
-def test_weights_are_recoded_only_where_this_processor_will_compute_with_them(
+def test_weights_that_stay_as_they_are_in_the_file_are_not_recoded(
     monkeypatch: pytest.MonkeyPatch, offload: Offload
 ) -> None:
     monkeypatch.setattr(type(ggml), "layouts", lambda _: {"AMX"})
-    assert recoding.is_worth_it(Offload(gpu_layers=0)) == stream.is_possible
-    monkeypatch.setattr(type(ggml), "devices", lambda _: [Device("CUDA0", "a GPU", True, 1 << 30)])
-    assert recoding.is_worth_it(Offload(gpu_layers=0)) == stream.is_possible
-    assert not recoding.is_worth_it(offload)
+    monkeypatch.setattr(type(ggml), "devices", lambda _: [Device("CPU", "a processor", False, 1 << 30)])
+    assert recoding.helps_here(Offload()) == stream.is_possible
+    assert not recoding.helps_here(offload)
+
+
+def test_weights_are_recoded_only_for_processors_with_matrix_units_and_without_a_gpu(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(type(ggml), "devices", lambda _: [Device("CPU", "a processor", False, 1 << 30)])
     monkeypatch.setattr(type(ggml), "layouts", lambda _: {"CPU_REPACK"})
-    assert not recoding.is_worth_it(Offload(gpu_layers=0))
+    assert not recoding.helps_here(Offload())
+    monkeypatch.setattr(type(ggml), "layouts", lambda _: {"AMX"})
+    monkeypatch.setattr(type(ggml), "devices", lambda _: [Device("CUDA0", "a GPU", True, 1 << 30)])
+    assert not recoding.helps_here(Offload(gpu_layers=0))

@@ -13,10 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from app.engine.llama import ggml
+from app.engine.llama import ggml, recoding
 from app.engine.llama.recoding import recoded
 from app.engine.recode import Part, Recoded, q8_0
-from app.errors import ModelError
 from tests import toys
 from tests.conftest import REAL_MODEL, models_folder
 
@@ -76,14 +75,6 @@ def test_it_reads_alike_from_any_place_on(file: Recoded, at: int, n: int) -> Non
     assert file.n_bytes == len(WHOLE)
     assert into[:n_read].tobytes() == WHOLE[at : at + n]
     assert (into[n_read:] == 0xEE).all()
-
-
-def test_more_blocks_than_are_recoded_at_once_are_read_whole() -> None:
-    many = blocks(70_000)
-    into = np.zeros(70_000 * 34, np.uint8)
-    file = Recoded(io.BytesIO(many.tobytes()), b"", [Part(0, into.size, 0, is_recoded=True)])
-    assert file.read(0, into) == into.size
-    assert into.tobytes() == q8_0(many).tobytes()
 
 
 def test_what_is_cut_off_meanwhile_ends_early() -> None:
@@ -182,11 +173,29 @@ def test_nothing_is_made_of_a_model_that_gains_nothing_is_in_parts_or_cut_off(to
     }  # fmt: skip
 
 
-def test_a_file_without_a_table_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "none.gguf"
-    path.write_bytes(b"GGUF")
-    with pytest.raises(ModelError, match="cut off"), recoded(path):
-        pass
+@pytest.mark.parametrize("content", [b"", b"GGUF", b"GGUF" + b"\4" + bytes(60)], ids=["empty", "cut off", "too new"])
+def test_what_is_wrong_with_a_file_is_left_to_llama_cpp(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "wrong.gguf"
+    path.write_bytes(content)
+    for each in (path, tmp_path / "none.gguf"):
+        with recoded(each) as source:
+            assert source is None
+
+
+def test_two_tensors_that_ggml_takes_for_one_are_left_to_llama_cpp(tmp_path: Path) -> None:
+    """It compares names whole, and keeps them up to their first NUL."""
+    path = toys.bpe().write(tmp_path, matrices=Q5_0)
+    for name in (b"blk.0.attn_q.weight", b"blk.0.attn_k.weight"):
+        path.write_bytes(path.read_bytes().replace(name, b"blk.0\0" + name[6:]))
+    with recoded(path) as source:
+        assert source is None
+
+
+def test_a_tensor_that_llama_cpp_would_map_is_left_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = toys.bpe().write(tmp_path, matrices=Q5_0)
+    monkeypatch.setattr(recoding, "_MOST_BYTES", 1000)
+    with recoded(path) as source:
+        assert source is None
 
 
 def test_the_processor_tells_its_layouts() -> None:

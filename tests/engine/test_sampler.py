@@ -503,6 +503,25 @@ def test_of_equally_likely_tokens_the_first_are_listed(seed: int, n_values: int,
         assert [token for token, _ in scores.top] == np.argsort(-row, kind="stable")[:n_top].tolist()
 
 
+def test_of_two_logits_next_to_each_other_the_larger_is_listed() -> None:
+    """Though in float32 the weight of the smaller may be the larger one."""
+    below = np.random.default_rng(4).uniform(-9, 9, 1 << 21).astype(np.float32)
+    above = np.nextafter(below, np.float32(99))
+    inverted = np.flatnonzero(np.exp(above) < np.exp(below))
+    row = np.full(WIDE, -50.0, np.float32)
+    sampler = Sampler(WIDE)
+    for i in [*inverted, 0]:
+        row[[10, 20]] = below[i], above[i]
+        assert [token for token, _ in sampler.scores(row[None], 1)[0].top] == [20]
+
+
+def test_a_banned_token_may_be_so_likely_that_its_weight_overflows() -> None:
+    row = np.zeros(WIDE, np.float32)
+    row[0] = 200.0
+    draw = distribution(row, None, np.array([0]))
+    assert draw.draw(0.0) == LANES
+
+
 def test_the_last_token_is_likely_in_its_own_lane_alone() -> None:
     row = np.linspace(-20, -19, WIDE, dtype=np.float32)
     row[[WIDE - 1, LANES - 1, 500]] = 2.0, 1.0, 0.0

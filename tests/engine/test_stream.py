@@ -17,16 +17,17 @@ CONTENT = np.random.default_rng(1).integers(0, 256, 3 * stream.N_BUFFER + 77, np
 
 
 class Source:
-    """The content; from `broken_at` on it cannot be read."""
+    """The content; whoever reads beyond `broken_at` gets the error."""
 
     n_bytes = len(CONTENT)
 
-    def __init__(self, broken_at: int | None = None) -> None:
+    def __init__(self, broken_at: int | None = None, error: Exception | None = None) -> None:
         self._broken_at = broken_at
+        self._error = error or OSError(errno.EIO, "broken")
 
     def read(self, at: int, into: NDArray[np.uint8]) -> int:
         if self._broken_at is not None and at + len(into) > self._broken_at:
-            raise OSError(errno.EIO, "broken")
+            raise self._error
         n = len(CONTENT[at : at + len(into)])
         into[:n] = CONTENT[at : at + n]
         return n
@@ -69,8 +70,13 @@ def test_no_place_lies_before_the_first(libc: ctypes.CDLL) -> None:
         assert fread(libc, file, 4) == CONTENT[:4].tobytes()
 
 
-def test_a_fault_of_the_reader_is_an_error_of_the_stream(libc: ctypes.CDLL) -> None:
-    with stream.opened(Source(broken_at=stream.N_BUFFER)) as file:
+@pytest.mark.parametrize(
+    ("error", "number"),
+    [(OSError(errno.ENODEV, "gone"), errno.ENODEV), (OSError("?"), errno.EIO), (MemoryError(), errno.EIO)],
+    ids=repr,
+)
+def test_any_fault_of_the_reader_is_an_error_of_the_stream(libc: ctypes.CDLL, error: Exception, number: int) -> None:
+    with stream.opened(Source(stream.N_BUFFER, error)) as file:
         assert len(fread(libc, file, 2 * stream.N_BUFFER)) == stream.N_BUFFER
-        assert ctypes.get_errno() == errno.EIO
+        assert ctypes.get_errno() == number
         assert libc.ferror(file)

@@ -114,7 +114,7 @@ class LlamaModel:
 
     def _load(self, params: Any) -> Any:
         """llama.cpp's model; None where it cannot be made."""
-        if recoding.is_worth_it(self.offload):
+        if recoding.helps_here(self.offload):
             with recoding.recoded(self.path) as source:
                 if source:
                     return self._load_recoded(params, source)

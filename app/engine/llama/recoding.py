@@ -4,51 +4,57 @@ Owns the rule, which follows llama.cpp's own of what AMX takes (ggml-cpu/amx/amx
 """
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import BinaryIO
 
 from app.engine.llama.library import ggml
 from app.engine.offload import Offload
 from app.engine.recode import Part, Recoded
 from app.engine.split import parts_of
 from app.engine.stream import is_possible
-from app.engine.table import Table, Tensor
+from app.engine.table import Tensor
+from app.errors import ModelError
 
 _MATRIX_UNITS = "AMX"
 _ROWS = 32
 """What the rows of a matrix must be a multiple of."""
+_MOST_BYTES = 1 << 32
+"""Of a tensor; llama.cpp maps larger ones from the file, whatever it is told."""
 
 
-def is_worth_it(offload: Offload) -> bool:
-    """Whether this machine gains by it: weights that may be laid out anew, on processors that have matrix units."""
-    stays = offload.gpu_layers == 0 or not any(device.is_gpu for device in ggml.devices())
-    return is_possible and offload.repack and not offload.mmap and stays and _MATRIX_UNITS in ggml.layouts()
+def helps_here(offload: Offload) -> bool:
+    """Whether a model may gain by it: its weights may be laid out anew, by processors with matrix units.
+
+    Where there is a GPU, llama.cpp lays none out so, even if the GPU gets no layers.
+    """
+    if not (is_possible and offload.repack) or offload.mmap:
+        return False
+    return _MATRIX_UNITS in ggml.layouts() and not any(device.is_gpu for device in ggml.devices())
 
 
 @contextmanager
 def recoded(path: Path) -> Iterator[Recoded | None]:
-    """A model's file with all recoded that gains by it, for a block; None where nothing does, or it is in parts.
-
-    Raises ModelError or OSError where it cannot be read.
+    """A model's file with all recoded that gains by it, for a block. None where nothing does, where the model is in
+    parts, or there is something wrong with the file, of which llama.cpp tells best.
     """
-    if len(parts_of(path.name)) > 1:
-        yield None
-        return
-    with ggml.table(path) as table, path.open("rb", buffering=0) as file:
-        before = {tensor.name: tensor for tensor in table.tensors()}
-        chosen = set(_chosen(before))
-        n_bytes = path.stat().st_size
-        if not chosen or any(tensor.start + tensor.n_bytes > n_bytes for tensor in before.values()):
-            yield None  # of a file that is cut off llama.cpp tells best
-            return
-        for name in chosen:
-            table.retype(name, ggml.type_of("q8_0"))
-        yield _changed(file, table, before, chosen)
+    with ExitStack() as stack:
+        yield None if len(parts_of(path.name)) > 1 else _recoded(path, stack)
 
 
-def _changed(file: BinaryIO, table: Table, before: Mapping[str, Tensor], chosen: set[str]) -> Recoded:
-    """The file as the table now is."""
+def _recoded(path: Path, stack: ExitStack) -> Recoded | None:
+    try:
+        table = stack.enter_context(ggml.table(path))
+        file = stack.enter_context(path.open("rb"))
+    except (ModelError, OSError):
+        return None
+    tensors, n_bytes = table.tensors(), path.stat().st_size
+    before = {tensor.name: tensor for tensor in tensors}
+    is_whole = all(t.start + t.n_bytes <= n_bytes and t.n_bytes < _MOST_BYTES for t in tensors)
+    chosen = set(_chosen(before))
+    if not chosen or not is_whole or len(before) < len(tensors):
+        return None
+    for name in chosen:
+        table.retype(name, ggml.type_of("q8_0"))
     head, tensors = table.head(), table.tensors()
     moved = len(head) - tensors[0].start  # the beginning, which is written anew, may be shorter or longer
     parts = [Part(t.start + moved, t.n_bytes, before[t.name].start, t.name in chosen) for t in tensors]
@@ -56,10 +62,11 @@ def _changed(file: BinaryIO, table: Table, before: Mapping[str, Tensor], chosen:
 
 
 def _chosen(tensors: Mapping[str, Tensor]) -> Iterator[str]:
-    """The matrices of a format that could be another. Embeddings are only looked up, if there is an output matrix."""
+    """The matrices of a format that could be another: those of blocks, and of the output. Others are looked up in."""
     q5_0 = ggml.type_of("q5_0")
-    for tensor in tensors.values():
+    output = "output.weight" if "output.weight" in tensors else "token_embd.weight"
+    for name, tensor in tensors.items():
         _, n_rows, *more = tensor.shape
-        is_looked_up = tensor.name == "token_embd.weight" and "output.weight" in tensors
-        if tensor.type == q5_0 and n_rows % _ROWS == 0 and max(more) == 1 and not is_looked_up:
-            yield tensor.name
+        is_multiplied = name.startswith("blk.") or name == output
+        if is_multiplied and tensor.type == q5_0 and n_rows % _ROWS == 0 and max(more) == 1:
+            yield name
