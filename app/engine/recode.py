@@ -10,15 +10,14 @@ bits of two integers a byte, their fifth bits apart, with 16 to be taken off; Q8
 
 from bisect import bisect_right
 from collections.abc import Sequence as Ordered
-from typing import BinaryIO, NamedTuple
+from io import BufferedIOBase
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 Bytes = NDArray[np.uint8]
 
-N_NUMBERS = 32
-"""Numbers of a block, in either format."""
 Q5_0_BYTES, Q8_0_BYTES = 22, 34
 """Bytes of a block."""
 
@@ -49,7 +48,7 @@ class Part(NamedTuple):
 class Recoded:
     """The file, to be read at any place, a moderate piece at a time: its bytes are made when they are read."""
 
-    def __init__(self, file: BinaryIO, head: bytes, parts: Ordered[Part]) -> None:
+    def __init__(self, file: BufferedIOBase, head: bytes, parts: Ordered[Part]) -> None:
         """head: all before the first part, which tells of the recoded file. parts: in the order of their starts."""
         self._file = file
         self._head = np.frombuffer(head, np.uint8)
@@ -83,8 +82,7 @@ class Recoded:
 
     def _copy(self, source: int, into: Bytes) -> int:
         self._file.seek(source)
-        n: int = self._file.readinto(into.data)  # type: ignore[attr-defined]  # BinaryIO has it where it is a file
-        return n
+        return self._file.readinto(into.data)
 
     def _recode(self, part: Part, place: int, into: Bytes) -> int:
         first, skipped = divmod(place, Q8_0_BYTES)
@@ -92,6 +90,5 @@ class Recoded:
         blocks = np.empty((n_blocks, Q5_0_BYTES), np.uint8)
         if self._copy(part.source + first * Q5_0_BYTES, blocks.reshape(-1)) < blocks.size:
             return 0
-        found = q8_0(blocks).reshape(-1)[skipped : skipped + len(into)]
-        into[:] = found
+        into[:] = q8_0(blocks).reshape(-1)[skipped : skipped + len(into)]
         return len(into)

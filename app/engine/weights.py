@@ -38,6 +38,7 @@ class Weights:
         n_lanes = min(LANES, n_vocab)
         n_deep = -(-n_vocab // n_lanes)
         self.n_vocab = n_vocab
+        self._n_lanes = n_lanes
         self.n_at_once = min(max(SPAN // n_vocab, 1), MOST_ROWS)
         self._flat = np.zeros((self.n_at_once, n_deep * n_lanes), np.float32)
         self._lanes = self._flat.reshape(-1, n_deep, n_lanes)
@@ -84,6 +85,7 @@ class Weights:
                 np.exp(row, out=into)
         if has_top:
             np.maximum.reduce(lanes, axis=1, out=self._maxima[these])
+        # Not strict: where nothing is banned of any row, there are no bans.
         for row, ids, at in zip(weights, self._banned[these], range(these.start, these.stop), strict=False):
             if ids is not None:
                 self._spared[at] = float(row[ids].sum(dtype=np.float64))
@@ -115,10 +117,10 @@ class Weights:
         """The weights of some logits of row `at`, relative to one of `shift`."""
         if shift:
             logits = logits - np.float32(shift)
-        with np.errstate(over="ignore"):  # of banned tokens
-            if self._temperatures:
+        if self._temperatures:
+            with np.errstate(over="ignore"):
                 logits = logits * _inverse(self._temperatures[at : at + 1])
-            weights: Row = np.exp(logits)
+        weights: Row = np.exp(logits)
         return weights
 
     def each(self, at: int) -> Row:
@@ -146,15 +148,15 @@ class Weights:
         if len(self._firsts) == 1:
             return lane
         cumulated = self._of_lane(at, lane).cumsum(dtype=np.float64)
-        return _first_above(cumulated, target - edges[lane]) * len(self._sums[0]) + lane
+        return _first_above(cumulated, target - edges[lane]) * self._n_lanes + lane
 
     def _of_lane(self, at: int, lane: int) -> Row:
         """The weights of a lane, as they were when they were summed."""
-        n_lanes, shift = len(self._sums[0]), self._anew[at].shift if at in self._anew else 0.0
-        weights = self._weights_of(self._rows[at][lane::n_lanes], at, shift)
+        n_lanes, shift = self._n_lanes, self._anew[at].shift if at in self._anew else 0.0
+        logits = self._rows[at][lane::n_lanes].copy()
         if self._banned and (ids := self._banned[at]) is not None:
-            weights[ids[ids % n_lanes == lane] // n_lanes] = 0
-        return weights
+            logits[ids[ids % n_lanes == lane] // n_lanes] = -np.inf
+        return self._weights_of(logits, at, shift)
 
     def likeliest(self, k: int) -> list[list[tuple[int, float]]]:
         """The `k` tokens of each row with the largest logits, and those, largest first; of equals the smaller id."""
@@ -162,7 +164,7 @@ class Weights:
             return [_with_logits(row, largest(row, k)) for row in self._rows]
         maxima = self._maxima[: len(self._rows)]
         bounds = np.partition(maxima, -k, axis=1)[:, -k, None] * np.float32(_HEADROOM)
-        lanes = np.flatnonzero(maxima >= bounds) % maxima.shape[1]
+        lanes = np.flatnonzero(maxima >= bounds) % self._n_lanes
         if len(lanes) > k * len(maxima):  # more lanes than k hold weights as large
             return [_with_logits(row, largest(row, k)) for row in self._rows]
         # In the order of the tokens, so that of equals the first comes first.

@@ -4,15 +4,16 @@ Owns the rule, which follows llama.cpp's own of what AMX takes (ggml-cpu/amx/amx
 """
 
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 from app.engine.llama.library import ggml
 from app.engine.offload import Offload
 from app.engine.recode import Part, Recoded
 from app.engine.split import parts_of
 from app.engine.stream import is_possible
-from app.engine.table import Tensor
+from app.engine.table import Table, Tensor
 from app.errors import ModelError
 
 _MATRIX_UNITS = "AMX"
@@ -37,28 +38,41 @@ def recoded(path: Path) -> Iterator[Recoded | None]:
     """A model's file with all recoded that gains by it, for a block. None where nothing does, where the model is in
     parts, or there is something wrong with the file, of which llama.cpp tells best.
     """
-    with ExitStack() as stack:
-        yield None if len(parts_of(path.name)) > 1 else _recoded(path, stack)
+    if len(parts_of(path.name)) > 1 or not (plan := _plan(path)):
+        yield None
+        return
+    with path.open("rb") as file:
+        yield Recoded(file, plan.head, plan.parts)
 
 
-def _recoded(path: Path, stack: ExitStack) -> Recoded | None:
+class _Plan(NamedTuple):
+    """What a recoded file is made of; see `Recoded`."""
+
+    head: bytes
+    parts: list[Part]
+
+
+def _plan(path: Path) -> _Plan | None:
     try:
-        table = stack.enter_context(ggml.table(path))
-        file = stack.enter_context(path.open("rb"))
+        with ggml.table(path) as table:
+            return _planned(table, path.stat().st_size)
     except (ModelError, OSError):
         return None
-    tensors, n_bytes = table.tensors(), path.stat().st_size
+
+
+def _planned(table: Table, n_bytes: int) -> _Plan | None:
+    """n_bytes: of the file, which may be shorter than its table says."""
+    tensors = table.tensors()
     before = {tensor.name: tensor for tensor in tensors}
-    is_whole = all(t.start + t.n_bytes <= n_bytes and t.n_bytes < _MOST_BYTES for t in tensors)
+    has_odd = any(t.start + t.n_bytes > n_bytes or t.n_bytes >= _MOST_BYTES for t in tensors)
     chosen = set(_chosen(before))
-    if not chosen or not is_whole or len(before) < len(tensors):
+    if not chosen or has_odd or len(before) < len(tensors):
         return None
     for name in chosen:
         table.retype(name, ggml.type_of("q8_0"))
     head, tensors = table.head(), table.tensors()
     moved = len(head) - tensors[0].start  # the beginning, which is written anew, may be shorter or longer
-    parts = [Part(t.start + moved, t.n_bytes, before[t.name].start, t.name in chosen) for t in tensors]
-    return Recoded(file, head, parts)
+    return _Plan(head, [Part(t.start + moved, t.n_bytes, before[t.name].start, t.name in chosen) for t in tensors])
 
 
 def _chosen(tensors: Mapping[str, Tensor]) -> Iterator[str]:
